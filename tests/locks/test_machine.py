@@ -7,17 +7,10 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
-from unittest import mock
 
 import pytest
 from hypothesis import strategies as st
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    initialize,
-    invariant,
-    precondition,
-    rule,
-)
+from hypothesis.stateful import initialize, invariant, precondition, rule
 
 from django_redis_messaging import LimitExceeded, Lock, LockError, LockNotOwnedError, MessagingError, conf
 from django_redis_messaging.core.operations import Listen, Script
@@ -26,8 +19,8 @@ from django_redis_messaging.services.locks import lock as locks
 from django_redis_messaging.services.locks.lock import LockKeys
 
 from ..support.scripts import Planting
-from ..support.server import get_redis_connection, reply_to, steps
-from ..support.state_machines import MachineTests, Plants
+from ..support.server import reply_to, steps
+from ..support.state_machines import Machine, MachineTests, Plants, one, run
 
 #: seconds; each is longer than any run, so that only a rule ends a lease, a grant or a place in the queue
 LEASE, GRANT, TICKET, MORE, LESS = 10_000, 1000, 72_000, 200_000, 5000
@@ -39,7 +32,6 @@ TOLERANCE = 300
 PAST = 1
 #: maximum length of the queue
 MAX_WAITING = 5
-_runs = itertools.count()
 callers = st.integers(0, 7)
 times = st.integers(1, 2)
 extensions = st.sampled_from(["add", "replace", "reacquire"])
@@ -108,41 +100,31 @@ class Client:
     releasing: Any = None
 
 
-class LockMachine(RuleBasedStateMachine):
+class LockMachine(Machine):
     """Clients by token, each with its own object; leases that end, and clients that die."""
 
     @initialize(ahead=st.booleans())
     def begin(self, ahead: bool) -> None:
-        self.name = f"l {next(_runs)}"
-        self.client: Any = get_redis_connection(conf.alias())
         self.model = Model()
         self.key = Lock(self.name).key
         self.keys = LockKeys(conf.prefix(), self.key)
         self.others = sorted({*self.keys.with_ring} - {self.key})
-        self.numbers = itertools.count()
+        self.tokens = (f"t {number}" for number in itertools.count())
         self.asleep: dict[str, Client] = {}
         #: clients that acquired it, also those whose lease ended since
         self.holders: dict[str, Client] = {}
         #: clients whose release had no reply yet
         self.unanswered: dict[str, Client] = {}
         self.now = time.monotonic()
-        self.patches = [
-            mock.patch.object(locks, "monotonic", lambda: self.now),
-            mock.patch.object(locks, "MAX_WAITING", MAX_WAITING),
-            mock.patch.object(waiters, "monotonic", lambda: self.now),
-            mock.patch.object(waiters, "MAX_OTHERS", 0),  # clients of different processes
-        ]
-        for patch in self.patches:
-            patch.start()
+        self.patch(locks, "monotonic", lambda: self.now)
+        self.patch(locks, "MAX_WAITING", MAX_WAITING)
+        self.patch(waiters, "monotonic", lambda: self.now)
+        self.patch(waiters, "MAX_OTHERS", 0)  # clients of different processes
         self.highest = 0
         self.ahead = ahead
         if ahead:  # the clock was ahead of today's: after a failover, for example
             self.highest = 2 * int(time.time() * 1_000_000)
             self.client.set(self.keys.fence, f"{self.highest} - x", px=1_000_000_000)
-
-    def teardown(self) -> None:
-        for patch in self.patches:
-            patch.stop()
 
     # Actions of callers
 
@@ -159,7 +141,7 @@ class LockMachine(RuleBasedStateMachine):
     @rule(at=callers, times=times)
     def poll(self, at: int, times: int) -> None:
         """Also a client that did not poll for so long that it lost its place."""
-        self.wake(self.one(self.asleep, at), times)
+        self.wake(one(self.asleep.values(), at), times)
 
     @precondition(lambda self: self.model.holder in self.asleep)
     @rule(times=times)
@@ -171,17 +153,17 @@ class LockMachine(RuleBasedStateMachine):
     def give_up(self, at: int, times: int) -> None:
         """The last poll, when blocking_timeout ends."""
         self.now += PATIENCE
-        self.wake(self.one(self.asleep, at), times, stays=False)
+        self.wake(one(self.asleep.values(), at), times, stays=False)
         self.now -= PATIENCE
 
     @precondition(lambda self: self.asleep)
     @rule(at=callers, times=times)
     def interrupt(self, at: int, times: int) -> None:
         """It leaves the queue, or releases what it was handed."""
-        client = self.asleep.pop(self.one(self.asleep, at).token)
+        client = self.asleep.pop(one(self.asleep.values(), at).token)
         held = self.model.holder == client.token
         for _ in range(times):
-            assert self.run(client.lock._leave, client.token.encode()) is held
+            assert run(client.lock._leave, client.token.encode()) is held
         self.released(client.token)
 
     @precondition(lambda self: self.model.holder in self.holders)
@@ -203,7 +185,7 @@ class LockMachine(RuleBasedStateMachine):
     @rule(times=times)
     def release(self, times: int) -> None:
         client = self.holders.pop(self.model.holder)
-        self.run(client.lock.release, times=times)
+        run(client.lock.release, times=times)
         self.released(client.token)
         self.refusal(client.lock.release)
 
@@ -221,7 +203,7 @@ class LockMachine(RuleBasedStateMachine):
     @rule(at=callers)
     def repeat_release(self, at: int) -> None:
         """Repeat it after others may have acquired and released the lock."""
-        client = self.unanswered.pop(self.one(self.unanswered, at).token)
+        client = self.unanswered.pop(one(self.unanswered.values(), at).token)
         with suppress(StopIteration):
             client.releasing.send(reply_to(client.poll))
 
@@ -232,7 +214,7 @@ class LockMachine(RuleBasedStateMachine):
         if lease is None:
             self.refusal(*self.extension(client.lock, verb), times=times)
             return
-        assert self.run(*self.extension(client.lock, verb), times=times) is True
+        assert run(*self.extension(client.lock, verb), times=times) is True
         self.model.lease = {"add": lease + MORE, "replace": LESS, "reacquire": LEASE}[verb]
 
     @precondition(lambda self: self.model.holder in self.holders)
@@ -249,7 +231,7 @@ class LockMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.late)
     @rule(at=callers, times=times, verb=extensions)
     def act_after_the_lease(self, at: int, times: int, verb: str) -> None:
-        client = self.one(self.late, at)
+        client = one(self.late.values(), at)
         assert not self.renewal(client.token, times)
         error = self.refusal(*self.extension(client.lock, verb), times=times)
         assert isinstance(error, LockNotOwnedError) is (client.lease is not None)
@@ -269,7 +251,7 @@ class LockMachine(RuleBasedStateMachine):
     @rule(at=callers, returns=st.sampled_from(["now", "later", "never"]))
     def stop_polling(self, at: int, returns: str) -> None:
         """It is paused for longer than its ticket is valid, or dies."""
-        client = self.one(self.asleep, at)
+        client = one(self.asleep.values(), at)
         if client.token in self.model.queue:
             self.client.zadd(self.keys.seen, {client.token: PAST})
             self.model.dead.add(client.token)
@@ -318,21 +300,10 @@ class LockMachine(RuleBasedStateMachine):
 
     # Helpers
 
-    def run(self, operation: Any, *args: Any, times: int = 1) -> Any:
-        """Run an operation of one step, and repeat the step as after lost replies."""
-        body = steps(operation, *args)
-        try:
-            step = next(body)
-            replies = [reply_to(step) for _ in range(times)]
-            body.send(replies[-1])
-        except StopIteration as stop:
-            return stop.value
-        raise AssertionError("it waits")
-
     def refusal(self, operation: Any, *args: Any, times: int = 1) -> LockError:
         """The error of an operation that fails."""
         try:
-            self.run(operation, *args, times=times)
+            run(operation, *args, times=times)
         except LockError as error:
             return error
         raise AssertionError("it was not refused")
@@ -346,7 +317,7 @@ class LockMachine(RuleBasedStateMachine):
         return (lock.reacquire if verb == "reacquire" else lock.extend, *words)
 
     def arrive(self, lease: float | None, *, blocking: bool) -> Client:
-        token = f"t {next(self.numbers)}"
+        token = next(self.tokens)
         lock = Lock(self.name, timeout=lease, blocking_timeout=PATIENCE)
         body = steps(lock._acquire, lock._attempt(blocking, None, token))
         return Client(token, lock, lease, body, next(body))
@@ -375,8 +346,9 @@ class LockMachine(RuleBasedStateMachine):
                 holding = client.lock._holding
                 holding.token, holding.fence = client.token.encode(), stop.value
                 self.holders[client.token] = client
-        except LimitExceeded:
+        except LimitExceeded as error:
             assert expected is None
+            assert (error.limit, error.actual) == (MAX_WAITING, MAX_WAITING + 1)
         else:
             assert expected is False
             self.asleep[client.token] = client
@@ -419,10 +391,6 @@ class LockMachine(RuleBasedStateMachine):
         """The clients whose lease has ended."""
         return {token: client for token, client in self.holders.items() if token != self.model.holder}
 
-    def one(self, some: dict[str, Client], at: int) -> Client:
-        known = list(some.values())
-        return known[at % len(known)]
-
 
 @pytest.fixture(autouse=True)
 def slow_clocks(plant: Planting) -> None:
@@ -436,6 +404,7 @@ PLANTS: Plants = {
     "locks/acquire": {
         "fences without the clock": ("return draw_fence(microseconds())", "return draw_fence(1)"),
         "fences without the counter": ("latest < us and us", "us"),
+        "fences do not grow": ("return latest < us and us or draw_fence(latest + 1)", "return 1"),
         "a repeat draws another fence": (
             "owner == token and tonumber(latest) or draw_fence(us)",
             "draw_fence(us)",

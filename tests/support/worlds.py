@@ -20,7 +20,7 @@ from .server import raw_clients, server
 FEATURES = {
     "`messaging_locks`, `messaging_files` and `messaging_repair`": {
         "chats/test_repair_command",
-        "locks/test_command",
+        "locks/test_locks_command",
     },
     "`@on_key_event` handlers in `run_listener`": {
         "listening/test_listener",
@@ -33,7 +33,7 @@ FEATURES = {
 }
 
 #: modules that test `Lock(key=…)`
-WITH_LOCK_KEYS = {"locks/test_lock", "locks/test_command"}
+WITH_LOCK_KEYS = {"locks/test_behaviour", "locks/test_locks_command"}
 
 _USER = "it connects as another user to a unix socket"
 _ORDER = "events of several primaries have no common order, and each primary has a limit of its own"
