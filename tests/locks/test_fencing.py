@@ -22,6 +22,8 @@ from django_redis_messaging.services.locks import fencing
 from ..support import postgresql
 from ..support.server import DEADLINE, until
 
+#: what can differ is the database, not the Redis server
+pytestmark = pytest.mark.one_server
 #: the alias of the database under test
 ALIAS = "fencing"
 #: µs since 1970, as of a lock that was granted in 2026
@@ -128,24 +130,18 @@ POSTGRESQL = pytest.mark.parametrize("entry", ["postgresql"], indirect=True)
 
 @BOTH
 class TestUpdate:
-    @pytest.mark.parametrize("name", ["new", "old", "equal"])
-    def test_row_without_a_later_fence_is_updated(self, accounts: QuerySet[Account], name: str) -> None:
-        assert fenced_update(accounts.filter(name=name), "fence", NOW + 1, balance=70) == 1
-        assert state(accounts, name) == (NOW + 1, 70)
-
-    def test_row_with_a_later_fence_is_not_changed(self, accounts: QuerySet[Account]) -> None:
-        assert fenced_update(accounts.filter(name="later"), "fence", NOW + 1, balance=70) == 0
-        assert state(accounts, "later") == (NOW + 2, 100)
-
-    def test_each_row_is_compared_for_itself(self, accounts: QuerySet[Account]) -> None:
-        assert fenced_update(accounts, "fence", NOW + 1, balance=70) == 3
-        assert state(accounts, "later") == (NOW + 2, 100)
-        assert accounts.filter(fence=NOW + 1, balance=70).count() == 3
-
-    def test_only_rows_of_the_queryset_are_updated(self, accounts: QuerySet[Account]) -> None:
+    def test_rows_without_a_later_fence_are_updated(self, accounts: QuerySet[Account]) -> None:
+        """Each row is compared for itself, in one query."""
         assert fenced_update(accounts.filter(name="nobody"), "fence", NOW + 9) == 0
+        with CaptureQueriesContext(connections[ALIAS]) as queries:
+            assert fenced_update(accounts, "fence", NOW + 1, balance=70) == 3
+        assert [query["sql"].split()[0] for query in queries] == ["UPDATE"]
+        for name in ("new", "old", "equal"):
+            assert state(accounts, name) == (NOW + 1, 70)
+        assert state(accounts, "later") == (NOW + 2, 100)
+        assert fenced_update(accounts.filter(name="later"), "fence", NOW + 1, balance=70) == 0
         assert fenced_update(accounts.exclude(name="old"), "fence", NOW + 9) == 3
-        assert state(accounts, "old") == (NOW, 100)
+        assert state(accounts, "old") == (NOW + 1, 70)
 
     def test_values_can_be_expressions_and_are_not_required(self, accounts: QuerySet[Account]) -> None:
         old = accounts.filter(name="old")
@@ -159,11 +155,6 @@ class TestUpdate:
         assert fenced_update(old, field="version", fence=2**63 - 1, balance=70) == 1
         assert fenced_update(old, "version", 2**63 - 2) == 0
         assert state(accounts, "old") == (NOW, 70)
-
-    def test_one_query(self, accounts: QuerySet[Account]) -> None:
-        with CaptureQueriesContext(connections[ALIAS]) as queries:
-            fenced_update(accounts.filter(name="old"), "fence", NOW + 1, balance=70)
-        assert [query["sql"].split()[0] for query in queries] == ["UPDATE"]
 
     def test_rollback_restores_the_fence(self, accounts: QuerySet[Account]) -> None:
         with transaction.atomic(using=ALIAS):
@@ -275,63 +266,53 @@ class TestWaitingForARow:
         assert state(accounts, "old") == (NOW + 2, 70)
 
 
-INVALID: dict[str, tuple[Callable[[QuerySet[Account]], object], type[Exception], str]] = {
-    "queryset: manager": (lambda _: fenced_update(Account.objects, "fence", 1), TypeError, "not Manager"),
-    "queryset: model": (lambda _: fenced_update(Account, "fence", 1), TypeError, "must be a QuerySet"),
-    "queryset: slice": (lambda found: fenced_update(found[:1], "fence", 1), TypeError, "slice"),
-    "queryset: filter by a related model": (
-        lambda found: fenced_update(found.filter(owner__name="ann"), "fence", 1),
+#: arguments other than those of a valid update, with the error
+INVALID: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
+    "manager": ({"queryset": Account.objects}, TypeError, "not Manager"),
+    "model": ({"queryset": Account}, TypeError, "must be a QuerySet"),
+    "slice": ({"queryset": Account.objects.all()[:1]}, TypeError, "slice"),
+    "filter by a related model": (
+        {"queryset": Account.objects.filter(owner__name="ann")},
         InvalidArgument,
         "pk__in",
     ),
-    "fence: 0": (lambda found: fenced_update(found, "fence", 0), InvalidArgument, "never acquired"),
-    "fence: negative": (lambda found: fenced_update(found, "fence", -1), InvalidArgument, "between 1 and"),
-    "fence: too large": (lambda found: fenced_update(found, "fence", 2**63), InvalidArgument, "between 1"),
-    "fence: bool": (lambda found: fenced_update(found, "fence", True), TypeError, "not bool"),
-    "fence: False": (lambda found: fenced_update(found, "fence", False), TypeError, "not bool"),
-    "fence: float": (lambda found: fenced_update(found, "fence", 1.0), TypeError, "not float"),
-    "fence: None": (lambda found: fenced_update(found, "fence", None), TypeError, "not NoneType"),
-    "field: not a str": (lambda found: fenced_update(found, F("fence"), 1), TypeError, "name of a field"),
-    "field: unknown": (lambda found: fenced_update(found, "fances", 1), InvalidArgument, "does not exist"),
-    "field: lookup": (lambda found: fenced_update(found, "owner__id", 1), InvalidArgument, "does not exist"),
-    "field: 32 bit": (lambda found: fenced_update(found, "balance", 1), InvalidArgument, "BigIntegerField"),
-    "field: text": (lambda found: fenced_update(found, "name", 1), InvalidArgument, "type CharField"),
-    "field: primary key": (lambda found: fenced_update(found, "id", 1), InvalidArgument, "primary key"),
-    "field: relation": (lambda found: fenced_update(found, "owner", 1), InvalidArgument, "type ForeignKey"),
-    "field: of a parent model": (
-        lambda _: fenced_update(Savings.objects.all(), "fence", 1),
-        InvalidArgument,
-        "queryset of Account",
-    ),
-    "values: of a parent model": (
-        lambda _: fenced_update(Savings.objects.all(), "rate", 1, balance=1),
+    "fence 0": ({"fence": 0}, InvalidArgument, "never acquired"),
+    "negative fence": ({"fence": -1}, InvalidArgument, "between 1 and"),
+    "too large a fence": ({"fence": 2**63}, InvalidArgument, "between 1"),
+    "fence True": ({"fence": True}, TypeError, "not bool"),
+    "fence False": ({"fence": False}, TypeError, "not bool"),
+    "fence float": ({"fence": 1.0}, TypeError, "not float"),
+    "fence None": ({"fence": None}, TypeError, "not NoneType"),
+    "field not a str": ({"field": F("fence")}, TypeError, "name of a field"),
+    "unknown field": ({"field": "fances"}, InvalidArgument, "does not exist"),
+    "lookup": ({"field": "owner__id"}, InvalidArgument, "does not exist"),
+    "field of 32 bits": ({"field": "balance"}, InvalidArgument, "BigIntegerField"),
+    "field of text": ({"field": "name"}, InvalidArgument, "type CharField"),
+    "primary key": ({"field": "id"}, InvalidArgument, "primary key"),
+    "relation": ({"field": "owner"}, InvalidArgument, "type ForeignKey"),
+    "field of a parent model": ({"queryset": Savings.objects.all()}, InvalidArgument, "queryset of Account"),
+    "value of a parent model": (
+        {"queryset": Savings.objects.all(), "field": "rate", "balance": 1},
         InvalidArgument,
         "'balance' is in the table of Account",
     ),
-    "values: fence": (
-        lambda found: fenced_update(found, "version", 1, version=2),
+    "value of the fence": (
+        {"field": "version", "version": 2},
         InvalidArgument,
         "must not contain 'version'",
     ),
-    "values: unknown": (
-        lambda found: fenced_update(found, "fence", 1, bilance=2),
-        FieldDoesNotExist,
-        "bilan",
-    ),
-    "values: relation": (
-        lambda found: fenced_update(found, "fence", 1, name=F("owner__name")),
-        FieldError,
-        "Joined field",
-    ),
+    "unknown value": ({"bilance": 2}, FieldDoesNotExist, "bilan"),
+    "value of a relation": ({"name": F("owner__name")}, FieldError, "Joined field"),
 }
 
 
 @pytest.mark.parametrize("case", INVALID)
 def test_bad_input_is_refused_before_any_query(case: str) -> None:
     """A query would raise RuntimeError here: pytest-django blocks the database."""
-    call, error, message = INVALID[case]
+    arguments, error, message = INVALID[case]
+    valid = {"queryset": Account.objects.all(), "field": "fence", "fence": 1}
     with pytest.raises(error, match=message):
-        call(Account.objects.all())
+        fenced_update(**{**valid, **arguments})
 
 
 async def test_bad_input_of_the_async_version() -> None:

@@ -6,8 +6,6 @@ import io
 import json
 import os
 import socket
-from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -15,9 +13,10 @@ from django.conf import settings
 from django.core.management import CommandError, call_command
 from django.test import override_settings
 
-from django_redis_messaging import Lock, LockInfo, LockNotOwnedError, Semaphore, conf
+from django_redis_messaging import Lock, LockNotOwnedError, Semaphore, conf
 from django_redis_messaging.devserver.server import EmbeddedServer
 
+from ..support.leases import waiters
 from ..support.server import DEADLINE, server, until
 
 #: host and process id, as the tokens of this process begin
@@ -32,12 +31,6 @@ def output_of(*arguments: str) -> str:
 
 def rows(*arguments: str) -> Any:
     return json.loads(output_of("--json", *arguments))
-
-
-@pytest.fixture
-def pool() -> Any:
-    with ThreadPoolExecutor(1) as threads:
-        yield threads
 
 
 def test_nothing_is_held() -> None:
@@ -62,17 +55,16 @@ def test_locks_and_semaphores_are_listed() -> None:
     assert found["semaphores"] == [{"semaphore": "exports", "limit": 3, "held": 1, "waiting": 0}]
 
 
-def test_waiting_clients_are_counted(pool: ThreadPoolExecutor) -> None:
+def test_waiting_clients_are_counted() -> None:
     lock = Lock("nightly")
     lock.acquire()
-    second = pool.submit(Lock("nightly").acquire, blocking_timeout=DEADLINE)
-    until(lambda: lock.info().waiting == 1)
-    [row] = rows()["locks"]
-    assert row["waiting"] == 1
-    assert row["next"].startswith(HERE)
-    assert row["waiters"] == [row["next"]]
-    lock.release()
-    assert second.result(DEADLINE)
+    with waiters(lock) as [thread]:
+        [row] = rows()["locks"]
+        assert row["waiting"] == 1
+        assert row["next"].startswith(HERE)
+        assert row["waiters"] == [row["next"]]
+        lock.release()
+        thread.leave()
 
 
 def test_a_table_is_printed() -> None:
@@ -99,15 +91,14 @@ def test_names_are_escaped_for_the_terminal() -> None:
         assert rows()["locks"][0]["lock"] == "a\x1b[31m\nb"
 
 
-def test_a_semaphore_with_waiting_clients_only(pool: ThreadPoolExecutor) -> None:
-    semaphore = Semaphore("exports", 3, blocking=True, blocking_timeout=DEADLINE)
+def test_a_semaphore_with_waiting_clients_only() -> None:
+    semaphore = Semaphore("exports", 3)
     semaphore.set_limit(0)
     Semaphore("unused", 1).set_limit(1)
-    waiting = pool.submit(semaphore.acquire)
-    until(lambda: semaphore.info().waiting == 1)
-    assert rows()["semaphores"] == [{"semaphore": "exports", "limit": 0, "held": 0, "waiting": 1}]
-    semaphore.set_limit(1)
-    assert waiting.result(DEADLINE)
+    with waiters(semaphore) as [thread]:
+        assert rows()["semaphores"] == [{"semaphore": "exports", "limit": 0, "held": 0, "waiting": 1}]
+        semaphore.set_limit(1)
+        thread.leave()
 
 
 def test_locks_of_another_alias() -> None:
@@ -128,14 +119,13 @@ def test_other_keys_are_ignored() -> None:
 
 
 class TestRelease:
-    def test_a_lock_of_another_client_is_released(self, pool: ThreadPoolExecutor) -> None:
+    def test_a_lock_of_another_client_is_released(self) -> None:
         lock = Lock("nightly", timeout=None)
         lock.acquire()
-        second = pool.submit(Lock("nightly").acquire, blocking_timeout=DEADLINE)
-        until(lambda: lock.info().waiting == 1)
-        holder = lock.info().holder
-        assert output_of("--release", "nightly") == f"Released the lock nightly, which {holder} held.\n"
-        assert second.result(DEADLINE)
+        with waiters(lock) as [thread]:
+            holder = lock.info().holder
+            assert output_of("--release", "nightly") == f"Released the lock nightly, which {holder} held.\n"
+            thread.leave()
         with pytest.raises(LockNotOwnedError):
             lock.release()
 
@@ -158,28 +148,23 @@ class TestRelease:
             output_of("--release", "nightly")
 
     def test_a_lock_that_changed_hands(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        def outdated(_: Lock) -> LockInfo:
-            now = datetime.now(UTC)
-            return LockInfo(
-                read_at=now, holder="another", acquired_at=now, expires_at=now, fence=1, waiting=0, waiters=()
-            )
-
-        monkeypatch.setattr(Lock, "info", outdated)
+        Lock("nightly").acquire()
+        outdated = Lock("nightly").info()
+        server().delete(Lock("nightly").key)
+        monkeypatch.setattr(Lock, "info", lambda _: outdated)
         with Lock("nightly") as lock:
             with pytest.raises(CommandError, match="another holder by now"):
                 output_of("--release", "nightly")
             assert lock.owned()
 
 
-@pytest.mark.parametrize("arguments", [[], ["nightly"], ["--release", "nightly"]])
-def test_an_unreachable_server(arguments: list[str]) -> None:
+def test_an_unreachable_server() -> None:
     entry = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": "unix:///nonexistent/redis.sock"}
     caches, options = {**settings.CACHES, conf.alias(): entry}, settings.REDIS_MESSAGING
-    with (
-        override_settings(CACHES=caches, REDIS_MESSAGING={**options, "COMMAND_DEADLINE": 0.2}),
-        pytest.raises(CommandError, match="Redis was not available"),
-    ):
-        output_of(*arguments)
+    with override_settings(CACHES=caches, REDIS_MESSAGING={**options, "COMMAND_DEADLINE": 0.2}):
+        for arguments in ([], ["nightly"], ["--release", "nightly"]):
+            with pytest.raises(CommandError, match="Redis was not available"):
+                output_of(*arguments)
 
 
 def test_an_empty_name() -> None:
