@@ -4,29 +4,21 @@ from __future__ import annotations
 
 import itertools
 from typing import Any
-from unittest import mock
 
 from hypothesis import strategies as st
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    initialize,
-    invariant,
-    precondition,
-    rule,
-)
+from hypothesis.stateful import initialize, invariant, precondition, rule
 
 from django_redis_messaging import MessagingError, Semaphore, SemaphoreInfo, conf
 from django_redis_messaging.services.semaphores import semaphore as semaphores
 from django_redis_messaging.services.semaphores.semaphore import Permit, SemaphoreKeys
 
-from ..support.server import get_redis_connection, reply_to, steps
-from ..support.state_machines import MachineTests, Plants
+from ..support.server import reply_to, steps
+from ..support.state_machines import Machine, MachineTests, Plants, one, run
 
 #: seconds; longer than any run: leases end only by a rule
 LONG = 36_000
 #: µs; a time in the past
 PAST = 1
-_runs = itertools.count()
 callers = st.integers(0, 7)
 
 
@@ -61,16 +53,13 @@ class Model:
         return granted
 
 
-class SemaphoreMachine(RuleBasedStateMachine):
+class SemaphoreMachine(Machine):
     """Callers by token, each with its own object; leases that end, and callers that die."""
 
     @initialize(limit=st.integers(1, 4))
     def begin(self, limit: int) -> None:
         self.model = Model(limit)
-        self.patience = mock.patch.object(semaphores, "WAITER_TTL", 1000 * LONG)
-        self.patience.start()
-        self.name = f"s {next(_runs)}"
-        self.client: Any = get_redis_connection(conf.alias())
+        self.patch(semaphores, "WAITER_TTL", 1000 * LONG)
         self.keys = SemaphoreKeys(conf.prefix(), self.name)
         #: token → the steps of a waiting call
         self.asleep: dict[str, Any] = {}
@@ -79,9 +68,6 @@ class SemaphoreMachine(RuleBasedStateMachine):
         #: whether the clients that may take a permit were woken since a client died
         self.told = True
         self.first = self.object()
-
-    def teardown(self) -> None:
-        self.patience.stop()
 
     def object(self, limit: int | None = None) -> Semaphore:
         return Semaphore(self.name, limit or max(self.model.limit, 1), timeout=LONG)
@@ -103,7 +89,7 @@ class SemaphoreMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.asleep)
     @rule(at=callers)
     def look_again(self, at: int) -> None:
-        token = self.one(self.asleep, at)
+        token = one(self.asleep, at)
         body = self.asleep.pop(token)
         self.go_on(token, body, body.send([]))
 
@@ -117,7 +103,7 @@ class SemaphoreMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.asleep)
     @rule(at=callers)
     def give_up(self, at: int) -> None:
-        token = self.one(self.asleep, at)
+        token = one(self.asleep, at)
         del self.asleep[token]
         self.try_once(token, None)
 
@@ -125,8 +111,8 @@ class SemaphoreMachine(RuleBasedStateMachine):
     @rule(at=callers)
     def leave(self, at: int) -> None:
         """Interrupt a caller while it waits, or after a grant whose reply it has not received."""
-        token = self.one([*self.model.holders, *self.asleep], at)
-        self.run(self.first._release, token)
+        token = one([*self.model.holders, *self.asleep], at)
+        run(self.first._release, token)
         self.vanish(token)
         self.told = True
 
@@ -134,15 +120,15 @@ class SemaphoreMachine(RuleBasedStateMachine):
     @rule(at=callers)
     def ask_again(self, at: int) -> None:
         """Repeat a call whose reply was lost."""
-        token = self.one(self.model.holders, at)
-        assert self.run(self.first._acquire, Permit(token), 0) is True
+        token = one(self.model.holders, at)
+        assert run(self.first._acquire, Permit(token), 0) is True
 
     @precondition(lambda self: self.model.holders)
     @rule(at=callers, times=st.integers(1, 2))
     def release(self, at: int, times: int) -> None:
-        token = self.one(self.model.holders, at)
+        token = one(self.model.holders, at)
         for _ in range(times):
-            assert self.run(self.first._release, token) is True
+            assert run(self.first._release, token) is True
         self.model.holders.remove(token)
         self.released.add(token)
         self.told = True
@@ -150,12 +136,12 @@ class SemaphoreMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.released)
     @rule(at=callers)
     def refresh_what_is_released(self, at: int) -> None:
-        assert self.run(self.first._refresh, [self.one(sorted(self.released), at)]) is False
+        assert run(self.first._refresh, [one(sorted(self.released), at)]) is False
 
     @precondition(lambda self: self.model.holders)
     @rule(at=callers)
     def refresh(self, at: int) -> None:
-        assert self.run(self.first._refresh, [self.one(self.model.holders, at)]) is True
+        assert run(self.first._refresh, [one(self.model.holders, at)]) is True
 
     @rule(limit=st.integers(0, 4))
     def set_limit(self, limit: int) -> None:
@@ -174,19 +160,19 @@ class SemaphoreMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.model.holders)
     @rule(at=callers, verb=st.sampled_from(["release", "refresh", "nothing"]))
     def lose_a_lease(self, at: int, verb: str) -> None:
-        token = self.one(self.model.holders, at)
+        token = one(self.model.holders, at)
         self.client.zadd(self.keys.holders, {token: PAST})
         self.vanish(token)
         if verb == "release":
-            assert self.run(self.first._release, token) is False
+            assert run(self.first._release, token) is False
             self.told = True
         elif verb == "refresh":
-            assert self.run(self.first._refresh, [token]) is False
+            assert run(self.first._refresh, [token]) is False
 
     @precondition(lambda self: self.asleep)
     @rule(at=callers)
     def die_waiting(self, at: int) -> None:
-        token = self.one(self.asleep, at)
+        token = one(self.asleep, at)
         self.client.zadd(self.keys.waiting, {token: PAST})
         self.vanish(token)
 
@@ -209,18 +195,9 @@ class SemaphoreMachine(RuleBasedStateMachine):
 
     # Helpers
 
-    def run(self, operation: Any, *args: Any) -> Any:
-        """Run an operation of one step."""
-        body = steps(operation, *args)
-        try:
-            body.send(reply_to(next(body)))
-        except StopIteration as stop:
-            return stop.value
-        raise AssertionError("it waits")
-
     def try_once(self, token: str, limit: int | None) -> None:
         expected = self.model.look(token, stays=False)
-        assert self.run(self.object(limit)._acquire, Permit(token), 0) is expected
+        assert run(self.object(limit)._acquire, Permit(token), 0) is expected
         self.told = True
 
     def go_on(self, token: str, body: Any, step: Any) -> None:
@@ -242,10 +219,6 @@ class SemaphoreMachine(RuleBasedStateMachine):
                 place.remove(token)
         self.asleep.pop(token, None)
         self.told = False
-
-    def one(self, some: Any, at: int) -> str:
-        known = list(some)
-        return str(known[at % len(known)])
 
     def stored(self) -> bool:
         return bool(self.client.exists(self.keys.limit))
