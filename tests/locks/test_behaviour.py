@@ -71,16 +71,6 @@ class TestOne:
         await call(lock, "release")
         assert not await call(lock, "locked")
 
-    async def test_it_is_free_after_its_lease(self, call: Call) -> None:
-        lock, other = Lock("door", timeout=0.05), Lock("door")
-        assert await call(lock, "acquire")
-        assert await call(other, "acquire")
-        assert other.fence > lock.fence
-        assert not await call(lock, "owned")
-        with pytest.raises(LockNotOwnedError, match="its lease had expired"):
-            await call(lock, "release")
-        assert await call(other, "owned")
-
     async def test_extend_adds_or_replaces(self, call: Call) -> None:
         lock = Lock("door", timeout=10)
         await call(lock, "acquire")
@@ -132,22 +122,6 @@ class TestOwners:
         assert await asyncio.create_task(state()) == (False, False)
         assert await asyncio.to_thread(lambda: (lock.owned(), lock.fence)) == (False, 0)
 
-    async def test_tasks_take_turns_with_one_object(self) -> None:
-        lock, inside, fences = Lock("door"), 0, []
-
-        async def turn() -> None:
-            nonlocal inside
-            async with lock:
-                inside += 1
-                assert inside == 1
-                fences.append(lock.fence)
-                await asyncio.sleep(0)
-                inside -= 1
-
-        await asyncio.gather(*(turn() for _ in range(12)))
-        assert fences == sorted(set(fences))
-        assert len(fences) == 12
-
     def test_without_thread_local_another_thread_may_release_it_and_end_the_wait(self) -> None:
         lock = Lock("door", thread_local=False)
         with ThreadPoolExecutor(1) as pool:
@@ -184,16 +158,6 @@ class TestNotReentrant:
         assert not await call(other, "acquire", blocking_timeout=0.01)
         await call(lock, "release")
         assert await call(other, "acquire", blocking_timeout=DEADLINE)
-
-    def test_recursion_of_a_decorated_function(self) -> None:
-        @Lock("door")
-        def recurse(times: int) -> None:
-            if times:
-                recurse(times - 1)
-
-        with pytest.raises(LockError, match="not reentrant"):
-            recurse(1)
-        assert not Lock("door").locked()
 
     async def test_a_lock_of_another_owner_is_waited_for(self) -> None:
         lock = Lock("door", renew=True)
@@ -253,15 +217,6 @@ class TestQueue:
             late.append(time.monotonic() - began)
             lose(Lock("door"))
         assert 0.05 <= min(late) < 0.08
-
-    def test_a_deleted_key_is_noticed_within_a_second(self) -> None:
-        lock = Lock("door", timeout=LONG)
-        lock.acquire()
-        with waiters(lock) as [thread]:
-            lose(lock)
-            began = time.monotonic()
-            thread.leave()
-        assert time.monotonic() - began < 0.5 + SLACK
 
     def test_two_clients_at_the_same_place_of_the_ring(self) -> None:
         lock = Lock("door", timeout=LONG)
@@ -407,12 +362,7 @@ class TestSharedWithTheDriver:
 BAD_OPTIONS: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"name": ""}, ValueError, "empty"),
     ({"name": b"x"}, TypeError, "must be a str"),
-    ({"timeout": 0}, ValueError, "timeout"),
-    ({"timeout": -1}, ValueError, "timeout"),
-    ({"timeout": float("nan")}, ValueError, "timeout"),
-    ({"timeout": "10"}, TypeError, "timeout"),
     ({"blocking": 1}, TypeError, "blocking"),
-    ({"blocking_timeout": -1}, ValueError, "blocking_timeout"),
     ({"renew": None}, TypeError, "renew"),
     ({"renew": True, "timeout": None}, ValueError, "needs a timeout"),
     ({"on_lost": print}, ValueError, "on_lost needs renew=True"),
@@ -428,9 +378,6 @@ BAD_CALLS: list[tuple[str, dict[str, Any], type[Exception]]] = [
     ("acquire", {"token": b"x" * 256}, ValueError),
     ("acquire", {"token": 7}, TypeError),
     ("acquire", {"blocking": "yes"}, TypeError),
-    ("acquire", {"blocking_timeout": -1}, ValueError),
-    ("extend", {"additional_time": 0}, ValueError),
-    ("extend", {"additional_time": "1"}, TypeError),
     ("extend", {"additional_time": 1, "replace_ttl": 1}, TypeError),
 ]
 

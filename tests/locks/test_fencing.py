@@ -30,35 +30,30 @@ ALIAS = "fencing"
 NOW = 1_790_000_000_000_000
 
 
-class Owner(models.Model):
+class Named(models.Model):
     name = models.CharField(max_length=40)
 
     class Meta:
         app_label = "fencing"
+        abstract = True
 
     def __str__(self) -> str:
         return self.name
 
 
-class Account(models.Model):
+class Owner(Named):
+    pass
+
+
+class Account(Named):
     owner = models.ForeignKey(Owner, models.CASCADE)
-    name = models.CharField(max_length=40)
     balance = models.IntegerField(default=100)
     fence = models.BigIntegerField(null=True)
     version = models.PositiveBigIntegerField(default=0)
 
-    class Meta:
-        app_label = "fencing"
-
-    def __str__(self) -> str:
-        return self.name
-
 
 class Savings(Account):
     rate = models.BigIntegerField(default=0)
-
-    class Meta:
-        app_label = "fencing"
 
 
 def disconnect() -> None:
@@ -68,26 +63,19 @@ def disconnect() -> None:
 
 
 @pytest.fixture
-def entry(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, Any]:
-    """The entry in DATABASES of a database: SQLite or PostgreSQL."""
-    if request.param == "sqlite":
-        return {
-            "ENGINE": "django.db.backends.sqlite3",
-            "NAME": str(tmp_path / "fencing.sqlite3"),
-            "OPTIONS": {"timeout": DEADLINE},
-        }
-    return {
-        "ENGINE": "django.db.backends.postgresql",
-        "HOST": request.getfixturevalue("postgresql_host"),
-        "USER": postgresql.USER,
-        "NAME": postgresql.USER,
-        "OPTIONS": {"options": f"-c lock_timeout={DEADLINE:g}s"},
+def database(
+    request: pytest.FixtureRequest, tmp_path: Path, django_db_blocker: DjangoDbBlocker
+) -> Iterator[None]:
+    """SQLite or PostgreSQL, with the tables of the models. Tests begin and end their own transactions."""
+    entry = {
+        "ENGINE": f"django.db.backends.{request.param}",
+        "NAME": str(tmp_path / "fencing.sqlite3"),
+        "OPTIONS": {"timeout": DEADLINE},
     }
-
-
-@pytest.fixture
-def database(entry: dict[str, Any], django_db_blocker: DjangoDbBlocker) -> Iterator[None]:
-    """A database with the tables of the models. Tests begin and end their own transactions in it."""
+    if request.param == "postgresql":
+        options = {"options": f"-c lock_timeout={DEADLINE:g}s"}
+        entry |= {"NAME": postgresql.USER, "USER": postgresql.USER, "OPTIONS": options}
+        entry["HOST"] = request.getfixturevalue("postgresql_host")
     connections.settings[ALIAS] = connections.settings["default"] | entry
     tables = (Owner, Account, Savings)
     with django_db_blocker.unblock():
@@ -124,8 +112,8 @@ def in_thread(function: Callable[[], Any]) -> Any:
         disconnect()
 
 
-BOTH = pytest.mark.parametrize("entry", ["sqlite", "postgresql"], indirect=True)
-POSTGRESQL = pytest.mark.parametrize("entry", ["postgresql"], indirect=True)
+BOTH = pytest.mark.parametrize("database", ["sqlite3", "postgresql"], indirect=True)
+POSTGRESQL = pytest.mark.parametrize("database", ["postgresql"], indirect=True)
 
 
 @BOTH
@@ -205,12 +193,13 @@ def waits_for_a_lock() -> bool:
         return bool(cursor.fetchone()[0])
 
 
-def during_transaction(account: QuerySet[Account], fence: int, write: Callable[[], int], commit: bool) -> int:
-    """Write to a row of an open transaction from another thread. Returns what `write` returned in the end."""
+def during_transaction(account: QuerySet[Account], first: int, second: int, commit: bool = True) -> int:
+    """Update a row with the second fence from another thread, while a transaction that has updated it with
+    the first one is open. Returns the number of updated rows."""
     with ThreadPoolExecutor(1) as pool:
         with transaction.atomic(using=ALIAS):
-            assert fenced_update(account, "fence", fence, balance=70) == 1
-            written = pool.submit(in_thread, write)
+            assert fenced_update(account, "fence", first, balance=70) == 1
+            written = pool.submit(in_thread, lambda: fenced_update(account, "fence", second, balance=0))
             until(waits_for_a_lock)
             transaction.set_rollback(not commit, using=ALIAS)
         return int(written.result(DEADLINE))
@@ -234,11 +223,7 @@ class TestWaitingForARow:
     ) -> None:
         account = accounts.filter(name="old", owner__name="ann")
         account = accounts.filter(pk__in=account.values("pk")) if subquery else accounts.filter(name="old")
-
-        def write() -> int:
-            return fenced_update(account, "fence", second, balance=0)
-
-        assert during_transaction(account, first, write, commit) == updated
+        assert during_transaction(account, first, second, commit) == updated
         assert state(accounts, "old") == ((second, 0) if updated else (first, 70))
 
     def test_joins_are_refused_because_their_fences_would_be_outdated(
@@ -246,23 +231,13 @@ class TestWaitingForARow:
     ) -> None:
         monkeypatch.setattr(fencing, "_check_condition", lambda found: None)
         account = accounts.filter(name="old", owner__name="ann")
-
-        def write() -> int:
-            return fenced_update(account, "fence", NOW + 1, balance=0)
-
-        assert during_transaction(account, NOW + 2, write, commit=True) == 1  # the stale write
+        assert during_transaction(account, NOW + 2, NOW + 1) == 1  # the stale write
 
     def test_repeatable_read_raises_an_error(self, accounts: QuerySet[Account]) -> None:
-        account = accounts.filter(name="old")
-
-        def write() -> int:
-            with transaction.atomic(using=ALIAS):
-                with connections[ALIAS].cursor() as cursor:
-                    cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-                return fenced_update(account, "fence", NOW + 1, balance=0)
-
+        options = connections.settings[ALIAS]["OPTIONS"]  # of the connection of the other thread
+        options["options"] += r" -c default_transaction_isolation=repeatable\ read"
         with pytest.raises(OperationalError, match="could not serialize"):
-            during_transaction(account, NOW + 2, write, commit=True)
+            during_transaction(accounts.filter(name="old"), NOW + 2, NOW + 1)
         assert state(accounts, "old") == (NOW + 2, 70)
 
 

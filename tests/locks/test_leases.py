@@ -125,13 +125,6 @@ class TestBlocks:
                 raise error
         assert caplog.text.count("'door' was not released: ") == 2
 
-    async def test_a_timeout_around_a_lost_lease_is_a_timeout(self, kind: Kind) -> None:
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(None) as limit, kind.new() as lease:
-                lose(lease)
-                limit.reschedule(asyncio.get_running_loop().time())
-                await asyncio.sleep(DEADLINE)
-
     async def test_a_decorated_function_or_method_holds_it(self, kind: Kind) -> None:
         class Shop:
             @kind.new()

@@ -100,6 +100,10 @@ class Client:
     releasing: Any = None
 
 
+if_held = precondition(lambda self: self.model.holder in self.holders)
+if_asleep = precondition(lambda self: self.asleep)
+
+
 class LockMachine(Machine):
     """Clients by token, each with its own object; leases that end, and clients that die."""
 
@@ -137,7 +141,7 @@ class LockMachine(Machine):
     def come_and_try(self, lease: float | None, times: int) -> None:
         self.go_on(self.arrive(lease, blocking=False), times, stays=False)
 
-    @precondition(lambda self: self.asleep)
+    @if_asleep
     @rule(at=callers, times=times)
     def poll(self, at: int, times: int) -> None:
         """Also a client that did not poll for so long that it lost its place."""
@@ -148,7 +152,7 @@ class LockMachine(Machine):
     def confirm(self, times: int) -> None:
         self.wake(self.asleep[self.model.holder], times)
 
-    @precondition(lambda self: self.asleep)
+    @if_asleep
     @rule(at=callers, times=times)
     def give_up(self, at: int, times: int) -> None:
         """The last poll, when blocking_timeout ends."""
@@ -156,7 +160,7 @@ class LockMachine(Machine):
         self.wake(one(self.asleep.values(), at), times, stays=False)
         self.now -= PATIENCE
 
-    @precondition(lambda self: self.asleep)
+    @if_asleep
     @rule(at=callers, times=times)
     def interrupt(self, at: int, times: int) -> None:
         """It leaves the queue, or releases what it was handed."""
@@ -166,7 +170,7 @@ class LockMachine(Machine):
             assert run(client.lock._leave, client.token.encode()) is held
         self.released(client.token)
 
-    @precondition(lambda self: self.model.holder in self.holders)
+    @if_held
     @rule()
     def repeat_acquire(self) -> None:
         """Repeat a call whose reply was lost."""
@@ -174,14 +178,14 @@ class LockMachine(Machine):
         self.model.lease = client.lease
         assert reply_to(client.poll) == client.lock.fence
 
-    @precondition(lambda self: self.model.holder in self.holders)
+    @if_held
     @rule()
     def wait_for_itself(self) -> None:
-        """The lock is not reentrant: its holder gets an error instead of waiting for ever."""
+        """It gets an error instead of waiting for ever."""
         lock = self.holders[self.model.holder].lock
         self.refusal(lock._acquire, lock._attempt(True, None, "again"))
 
-    @precondition(lambda self: self.model.holder in self.holders)
+    @if_held
     @rule(times=times)
     def release(self, times: int) -> None:
         client = self.holders.pop(self.model.holder)
@@ -189,7 +193,7 @@ class LockMachine(Machine):
         self.released(client.token)
         self.refusal(client.lock.release)
 
-    @precondition(lambda self: self.model.holder in self.holders)
+    @if_held
     @rule()
     def release_without_a_reply(self) -> None:
         client = self.holders.pop(self.model.holder)
@@ -207,7 +211,7 @@ class LockMachine(Machine):
         with suppress(StopIteration):
             client.releasing.send(reply_to(client.poll))
 
-    @precondition(lambda self: self.model.holder in self.holders)
+    @if_held
     @rule(times=times, verb=extensions)
     def extend(self, times: int, verb: str) -> None:
         client, lease = self.holders[self.model.holder], self.model.lease
@@ -217,7 +221,7 @@ class LockMachine(Machine):
         assert run(*self.extension(client.lock, verb), times=times) is True
         self.model.lease = {"add": lease + MORE, "replace": LESS, "reacquire": LEASE}[verb]
 
-    @precondition(lambda self: self.model.holder in self.holders)
+    @if_held
     @rule(times=times, extended=st.booleans())
     def renew(self, times: int, extended: bool) -> None:
         """As in the background; it ends if the lock has no lease, and never shortens an extended one."""
@@ -247,7 +251,7 @@ class LockMachine(Machine):
         self.client.delete(self.key)
         self.model.holder = ""
 
-    @precondition(lambda self: self.asleep)
+    @if_asleep
     @rule(at=callers, returns=st.sampled_from(["now", "later", "never"]))
     def stop_polling(self, at: int, returns: str) -> None:
         """It is paused for longer than its ticket is valid, or dies."""
@@ -405,37 +409,19 @@ PLANTS: Plants = {
         "fences without the clock": ("return draw_fence(microseconds())", "return draw_fence(1)"),
         "fences without the counter": ("latest < us and us", "us"),
         "fences do not grow": ("return latest < us and us or draw_fence(latest + 1)", "return 1"),
-        "a repeat draws another fence": (
-            "owner == token and tonumber(latest) or draw_fence(us)",
-            "draw_fence(us)",
-        ),
-        "a client that was handed the lock draws no fence": (
-            "return owner == token and tonumber(latest) or",
-            "return tonumber(latest) or",
-        ),
+        "a repeat draws a fence": ("owner == token and tonumber(latest) or draw_fence(us)", "draw_fence(us)"),
+        "a handed lock draws no fence": ("owner == token and tonumber(latest) or", "tonumber(latest) or"),
         "newcomers overtake": ("redis.call('EXISTS', line) == 0 and set_lock()", "set_lock()"),
         "a holder waits for itself": ("other_token ~= '' and holder == other_token", "false"),
-        "the last poll overtakes": (
-            "if not holder and redis.call('EXISTS', line) == 0 then",
-            "if not holder or max_waiting == 0 then",
-        ),
-        "the grant is not extended to the lease": (
-            "redis.call('PEXPIRE', key, lease)",
-            "redis.call('PTTL', key)",
-        ),
+        "the last poll overtakes": ("and redis.call('EXISTS', line) == 0 then", "or max_waiting == 0 then"),
+        "a grant is not extended": ("redis.call('PEXPIRE', key, lease)", "redis.call('PTTL', key)"),
         "a lock without a lease expires": ("redis.call('PERSIST', key)", "redis.call('PTTL', key)"),
-        "a client that gives up stays in the queue": (
-            "    leave_queue(line, seen, token)\n    return 0",
-            "    return 0",
-        ),
+        "who gives up stays": ("    leave_queue(line, seen, token)\n    return 0", "    return 0"),
         "each poll draws a ticket": ("if not ticket then", "if true then"),
         "the newest is first": ("'WITHSCORES')[2] or 0) + 1", "'WITHSCORES')[2] or 0) - 1"),
         "the queue has no maximum": ("if waiting >= max_waiting then", "if false then"),
         "a full queue ends no wait": ("waiting >= max_waiting", "waiting > max_waiting"),
-        "a poll is not noticed": (
-            "redis.call('ZADD', seen, now, token)",
-            "redis.call('ZADD', seen, 'NX', now, token)",
-        ),
+        "a poll is not noticed": ("'ZADD', seen, now, token", "'ZADD', seen, 'NX', now, token"),
         "the queue does not expire": ("if updated == 0 then -- the queue did not exist", "if false then"),
         "polls do not expire": ("  redis.call('PEXPIRE', seen, 2 * TICKET)\n", ""),
         "waiting for longer than the lease": ("if remaining >= 0 then", "if false then"),
@@ -444,10 +430,7 @@ PLANTS: Plants = {
     "locks/release": {
         "anybody releases": ("redis.call('GET', key) ~= token", "not redis.call('GET', key)"),
         "a release hands nothing over": ("not hand_over(KEYS)", "true"),
-        "a release is not remembered": (
-            "redis.call('LPUSH', releases, token)",
-            "redis.call('LLEN', releases)",
-        ),
+        "a release is not remembered": ("'LPUSH', releases, token", "'LLEN', releases"),
         "only the latest release is remembered": (
             "redis.call('LPUSH', releases, token)",
             "redis.call('LPUSH', releases, redis.call('DEL', releases), token)",

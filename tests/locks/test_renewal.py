@@ -382,16 +382,6 @@ class TestRenewers:
         assert server.asked == asked
         assert not leases._renewers[conf.alias(), type(renewal)]._leases
 
-    def test_a_loss_is_logged_and_ends_the_renewal(
-        self, lease: Start, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        server = Server(True, False)
-        renewal = lease(server.renew)
-        until(lambda: not renewal.is_active)
-        until(lambda: "'door' was lost" in caplog.text)
-        pause(3 * EVERY)
-        assert server.asked == 2
-
     def test_an_outage_is_not_a_loss(self, both: Start, caplog: pytest.LogCaptureFixture) -> None:
         """A job's lease is its worker's until another worker claims the job."""
         server = Server(*[Unavailable("away")] * 8, True)
@@ -402,37 +392,26 @@ class TestRenewers:
         message = r"Renewing the lease of 'door' failed, retrying in \d+\.\d s: away"
         assert len(re.findall(message, caplog.text)) == 8
 
-    def test_the_end_does_not_wait_for_a_dead_server(self, both: Start) -> None:
+    def test_the_end_does_not_wait_for_a_dead_server(self, lease: Start) -> None:
         hang = Hang()
-        renewal = both(hang.renew)
+        renewal = lease(hang.renew)
         assert hang.begun.wait(DEADLINE)
         began = time.monotonic()
-        if isinstance(renewal, RenewedByCall):
-            renewal.end_and_wait(0.1)
         renewal.end()
         assert time.monotonic() - began < DEADLINE / 2
         hang.over.set()
 
-    def test_no_call_follows_the_end(self, call: Start) -> None:
-        begun, proceed, done = threading.Event(), threading.Event(), threading.Event()
-
-        def renew() -> bool:
-            begun.set()
-            proceed.wait(DEADLINE)
-            assert not done.is_set()
-            done.set()
-            return True
-
-        renewal = call(renew)
-        assert isinstance(renewal, RenewedByCall)
-        assert begun.wait(DEADLINE)
-        threading.Timer(3 * EVERY, proceed.set).start()
+    def test_no_call_follows_the_end(self, call: Any) -> None:
+        hang = Hang()
+        renewal = call(hang.renew)
+        assert hang.begun.wait(DEADLINE)
+        threading.Timer(3 * EVERY, hang.over.set).start()
         renewal.end_and_wait(math.inf)
-        assert done.is_set()
-        begun.clear()
+        assert hang.over.is_set()
+        hang.begun.clear()
         renewal.call()
         pause(3 * EVERY)
-        assert not begun.is_set()
+        assert not hang.begun.is_set()
 
     def test_a_renewal_does_not_inherit_the_deadline(self, call: Any) -> None:
         left: list[float] = []
@@ -442,31 +421,32 @@ class TestRenewers:
         renewal.end()
         assert left[0] > 0.2
 
-    def test_a_call_may_end_its_renewal(self) -> None:
-        done = threading.Event()
+    def test_a_call_may_end_its_renewal(self, call: Any) -> None:
+        started, ended = SimpleQueue[RenewedByCall](), threading.Event()
 
         def renew() -> None:
-            renewal.end_and_wait(DEADLINE)
-            done.set()
+            started.get(timeout=DEADLINE).end_and_wait(DEADLINE)
+            ended.set()
 
-        renewal = RenewedByCall(conf.alias(), "door", EVERY, renew)
-        renewal.start()
-        assert done.wait(DEADLINE)
+        started.put(call(renew))
+        assert ended.wait(DEADLINE)
 
     def test_a_block_is_renewed(self) -> None:
         with RenewedLease(conf.alias(), "door", DEADLINE, Script("locks/extend", ["key"])) as renewal:
             assert leases._renewers[conf.alias(), RenewedLease]._leases == {renewal}
         assert not leases._renewers[conf.alias(), RenewedLease]._leases
 
-    def test_a_call_that_hangs_delays_no_lease(self, call: Start, lease: Start) -> None:
+    def test_a_call_that_hangs_delays_neither_a_lease_nor_its_own_end(self, call: Any, lease: Start) -> None:
         hang, server = Hang(), Server(True)
         hanging = call(hang.renew)
         assert hang.begun.wait(DEADLINE)
         renewal = lease(server.renew)
         until(lambda: server.asked >= 3)
-        assert not hang.over.is_set()
         renewal.end()
-        hanging.end()
+        began = time.monotonic()
+        hanging.end_and_wait(0.1)
+        assert time.monotonic() - began < DEADLINE / 2
+        assert not hang.over.is_set()
         hang.over.set()
 
     def test_a_node_that_hangs_delays_the_leases_on_others_for_a_limited_time(
@@ -498,19 +478,16 @@ class TestRenewers:
         hanging.end()
         other.end()
 
-    def test_a_call_that_failed_is_repeated_soon(self, call: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_call_that_failed_is_repeated_soon_and_nothing_is_kept_of_it(
+        self, call: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         assert leases.MAX_RETRY == 1.0  # seconds
-        monkeypatch.setattr(leases, "MAX_RETRY", 0.1)
-        server = Server(Unavailable("away"), True)
-        renewal = call(server.renew, 600.0)
-        until(lambda: server.asked == 2)
-        renewal.end()
-
-    def test_nothing_is_kept_of_a_call_that_failed(self, call: Start) -> None:
+        monkeypatch.setattr(leases, "MAX_RETRY", 0.05)
         server = Server(Unavailable("away"))
-        renewal = call(server.renew)
+        renewal = call(server.renew, 600.0)
         renewer = leases._renewers[conf.alias(), RenewedByCall]
-        until(lambda: renewal in renewer._failing)
+        until(lambda: server.asked >= 3)
+        assert renewal in renewer._failing
         renewal.end()
         pause(3 * EVERY)  # one may be in progress
         assert not renewer._failing

@@ -74,13 +74,13 @@ class SemaphoreMachine(Machine):
 
     # Actions of callers
 
-    @rule(limit=st.integers(1, 4))
-    def come_and_wait(self, limit: int) -> None:
-        """The limit of a later object has no effect."""
+    @rule(limit=st.integers(1, 4), times=st.integers(1, 2))
+    def come_and_wait(self, limit: int, times: int) -> None:
+        """The limit of a later object has no effect, nor has a repeat after a lost reply."""
         later = limit if self.stored() else None
         token = next(self.tokens)
         body = steps(self.object(later)._acquire, Permit(token), float("inf"))
-        self.go_on(token, body, next(body))
+        self.go_on(token, body, next(body), times)
 
     @rule(limit=st.integers(1, 4))
     def come_and_try(self, limit: int) -> None:
@@ -200,11 +200,11 @@ class SemaphoreMachine(Machine):
         assert run(self.object(limit)._acquire, Permit(token), 0) is expected
         self.told = True
 
-    def go_on(self, token: str, body: Any, step: Any) -> None:
+    def go_on(self, token: str, body: Any, step: Any, times: int = 1) -> None:
         """Take the next step: it gets a permit, or sleeps."""
         expected = self.model.look(token, stays=True)
         try:
-            body.send(reply_to(step))
+            body.send([reply_to(step) for _ in range(times)][-1])
         except StopIteration as stop:
             assert stop.value is expected is True
         else:

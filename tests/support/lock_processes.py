@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 import os
 import random
 import signal
 import threading
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import redis
 
 from django_redis_messaging import Lock, LockNotOwnedError, conf
-from django_redis_messaging.core import commands
 
 from . import child_processes
 
@@ -85,7 +82,11 @@ def work_until_killed(stage: child_processes.Stage, renew: bool, mistake: Plant 
     """Acquire, hold and release a lock again and again, and list the fence of each acquire."""
     child_processes.enter(stage, threading.Barrier(1))
     if mistake:
-        commands.read = functools.partial(_misread, commands.read, mistake)
+        from pytest import MonkeyPatch  # not at the top: it takes long to import
+
+        from .scripts import planted
+
+        planted(mistake, MonkeyPatch())
     lock, chance = Lock("door", timeout=SHORT_LEASE, renew=renew), random.Random(os.getpid())
     fences = f"{conf.prefix()}:1:fences"
     with redis.Redis.from_url(stage.url) as client:
@@ -96,9 +97,3 @@ def work_until_killed(stage: child_processes.Stage, renew: bool, mistake: Plant 
             time.sleep(chance.choice([0.001] * 6 + [1.5 * SHORT_LEASE if renew else 0.1]))
             with suppress(LockNotOwnedError):  # on a busy machine
                 lock.release()
-
-
-def _misread(read: Callable[[str], str], mistake: Plant, filename: str) -> str:
-    where, line, replacement = mistake
-    text = read(filename)
-    return text.replace(line, replacement) if filename == f"{where}.lua" else text

@@ -9,24 +9,18 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
+from threading import Barrier
 
 import redis
-from django.conf import settings
 
 from django_redis_messaging import Semaphore, conf
 
-from .child_processes import Stage
+from .child_processes import Stage, enter
 
 #: number of permits, and of places in the room
 LIMIT = 3
 #: seconds: longer than a process may stall on a busy machine
 LEASE = 3.0
-
-
-def enter(stage: Stage) -> None:
-    """Configure Django in this process."""
-    entry = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": stage.url}
-    settings.configure(CACHES={"default": entry, "messaging": entry}, REDIS_MESSAGING=stage.messaging)
 
 
 class Room:
@@ -53,7 +47,7 @@ class Room:
 
 def work(stage: Stage, directory: str, seed: int) -> None:
     """Enter and leave the room under the semaphore until killed."""
-    enter(stage)
+    enter(stage, Barrier(1))
     room, chance, client = Room(directory), random.Random(seed), redis.Redis.from_url(stage.url)
     semaphore, prefix = Semaphore("room", LIMIT, timeout=LEASE, blocking=True), conf.prefix()
     while True:
@@ -64,12 +58,12 @@ def work(stage: Stage, directory: str, seed: int) -> None:
 
 def hold(stage: Stage, lease: float, connection: Connection) -> None:
     """Acquire a permit and keep it."""
-    enter(stage)
+    enter(stage, Barrier(1))
     connection.send(Semaphore("room", 1, timeout=lease).acquire())
     connection.recv()
 
 
 def wait(stage: Stage) -> None:
     """Wait for a permit."""
-    enter(stage)
+    enter(stage, Barrier(1))
     Semaphore("room", 1).acquire(blocking=True)
