@@ -148,9 +148,7 @@ class TestNotReentrant:
         assert waiting(lock) == 0
 
     @pytest.mark.parametrize("endless", [{"renew": True}, {"timeout": None}])
-    async def test_another_object_for_a_lock_without_an_end(
-        self, endless: dict[str, Any], call: Call
-    ) -> None:
+    async def test_another_object_for_an_endless_lock(self, endless: dict[str, Any], call: Call) -> None:
         lock, other = Lock("door", **endless), Lock("door")
         assert await call(lock, "acquire")
         with pytest.raises(LockError, match="not reentrant"):

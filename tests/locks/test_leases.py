@@ -94,7 +94,7 @@ class TestBlocks:
         ],
         indirect=["kind"],
     )
-    async def test_a_block_raises_if_it_is_not_free(
+    async def test_a_block_that_can_not_begin(
         self, kind: Kind, options: dict[str, Any], message: str
     ) -> None:
         kind.new().acquire()
@@ -225,9 +225,7 @@ class TestQueue:
         monkeypatch.setattr(semaphores, "POLL_INTERVAL", 3600.0)
         monkeypatch.setattr(semaphores, "WAITER_TTL", 3_600_000)
 
-    def test_a_release_wakes_the_threads_in_the_order_of_their_arrival(
-        self, kind: Kind, without_polling: None
-    ) -> None:
+    def test_a_release_wakes_threads_in_order(self, kind: Kind, without_polling: None) -> None:
         lease = kind.new(timeout=LONG)
         lease.acquire()
         with waiters(lease, 4) as threads:
@@ -238,9 +236,7 @@ class TestQueue:
                 thread.leave()
         assert lease.info().waiting == 0
 
-    async def test_a_release_wakes_the_tasks_in_the_order_of_their_arrival(
-        self, kind: Kind, without_polling: None
-    ) -> None:
+    async def test_a_release_wakes_tasks_in_order(self, kind: Kind, without_polling: None) -> None:
         lease, got = kind.new(timeout=LONG), list[int]()
         assert await lease.aacquire()
 
@@ -268,7 +264,7 @@ class TestQueue:
             lease.release()
             thread.leave()
 
-    async def test_a_client_without_time_left_leaves_the_queue(self, kind: Kind, call: Call) -> None:
+    async def test_a_client_without_time_left_leaves(self, kind: Kind, call: Call) -> None:
         kind.new(timeout=LONG).acquire()
         began = time.monotonic()
         assert await call(kind.new(), "acquire", blocking=True, blocking_timeout=SHORT) is False
@@ -278,7 +274,7 @@ class TestQueue:
             await call(kind.new(), "acquire", blocking=True, blocking_timeout=LONG)
         assert kind.new().info().waiting == 0
 
-    async def test_a_cancelled_task_leaves_the_queue(self, kind: Kind, without_polling: None) -> None:
+    async def test_a_cancelled_task_leaves(self, kind: Kind, without_polling: None) -> None:
         lease = kind.new()
         assert await lease.aacquire()
         task = asyncio.create_task(kind.new().aacquire(blocking=True))
@@ -290,9 +286,7 @@ class TestQueue:
         await lease.arelease()
         assert await kind.new().aacquire(blocking=False)
 
-    def test_an_interrupted_thread_leaves_the_queue(
-        self, kind: Kind, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_an_interrupted_thread_leaves(self, kind: Kind, monkeypatch: pytest.MonkeyPatch) -> None:
         lease = kind.new()
         lease.acquire()
 

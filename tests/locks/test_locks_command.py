@@ -36,6 +36,7 @@ def rows(*arguments: str) -> Any:
 def test_nothing_is_held() -> None:
     with Lock("nightly"):
         pass
+    server().set(f"{conf.prefix()}:1:{{chat:7}}:fence", "1 - x")  # of something else
     assert output_of() == "No locks are held, and no semaphores are in use.\n"
     assert rows() == {"locks": [], "semaphores": []}
 
@@ -113,11 +114,6 @@ def test_locks_of_another_alias() -> None:
         output_of("--using", "unknown")
 
 
-def test_other_keys_are_ignored() -> None:
-    server().set(f"{conf.prefix()}:1:{{chat:7}}:fence", "1 - x")
-    assert rows()["locks"] == []
-
-
 class TestRelease:
     def test_a_lock_of_another_client_is_released(self) -> None:
         lock = Lock("nightly", timeout=None)
@@ -143,7 +139,9 @@ class TestRelease:
         assert output_of("--key", "--release", "{shop}:stock").startswith("Released the lock {shop}:stock")
         assert not lock.locked()
 
-    def test_a_free_lock(self) -> None:
+    def test_what_is_not_held(self) -> None:
+        with pytest.raises(CommandError, match="name is empty"):
+            output_of("")
         with pytest.raises(CommandError, match="nightly is not held"):
             output_of("--release", "nightly")
 
@@ -165,8 +163,3 @@ def test_an_unreachable_server() -> None:
         for arguments in ([], ["nightly"], ["--release", "nightly"]):
             with pytest.raises(CommandError, match="Redis was not available"):
                 output_of(*arguments)
-
-
-def test_an_empty_name() -> None:
-    with pytest.raises(CommandError, match="name is empty"):
-        output_of("")

@@ -90,9 +90,7 @@ class TestDefects:
             granted.append(ended.value.value)
         assert granted == [True, False]
 
-    def test_only_in_the_original_a_fast_clock_takes_permits_of_others(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_a_fast_clock_takes_permits_only_in_the_original(self, monkeypatch: pytest.MonkeyPatch) -> None:
         original, ours = Original(1), Semaphore("s", 1, timeout=Original.TIMEOUT)
         assert finish(original.acquire())
         assert finish(original.acquire(lambda: time.time() + Original.TIMEOUT + 1))
@@ -149,9 +147,7 @@ class TestLostReplies:
                 thread.leave()
         assert semaphore.info().held == 0
 
-    async def test_a_permit_whose_grant_was_not_received_expires(
-        self, call: Call, connect: Connect, proxy: LossyProxy
-    ) -> None:
+    async def test_an_unknown_grant_expires(self, call: Call, connect: Connect, proxy: LossyProxy) -> None:
         connect(proxy, COMMAND_DEADLINE=0.2)
         semaphore = room(timeout=0.5)
         proxy.lose_next(1000)
