@@ -18,8 +18,17 @@ from redis import exceptions
 from redis.crc import key_slot
 from redis.lock import Lock as DriversLock
 
-from django_redis_messaging import Lock, LockError, LockNotOwnedError, MessagingError, Unavailable, conf
+from django_redis_messaging import (
+    LimitExceeded,
+    Lock,
+    LockError,
+    LockNotOwnedError,
+    MessagingError,
+    Unavailable,
+    conf,
+)
 from django_redis_messaging.services.common import waiters as queues
+from django_redis_messaging.services.locks import lock as locks
 from django_redis_messaging.services.locks.lock import LockKeys
 
 from ..conftest import Call
@@ -246,6 +255,15 @@ class TestQueue:
             lock.release()
             assert not lock.acquire(blocking=False)
             thread.leave()
+
+    def test_the_queue_has_a_maximum_length(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(locks, "MAX_WAITING", 1)
+        Lock("door", timeout=LONG).acquire()
+        first, _ = join(Lock("door"), "first")
+        with pytest.raises(LimitExceeded) as found:
+            Lock("door").acquire(blocking_timeout=DEADLINE)
+        assert (found.value.limit, found.value.actual) == (1, 2)
+        first.send(reply_to(first.send(None)))  # it waits on
 
     def test_polls_read_the_same_stream_from_the_same_entry(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """So that the read that is pending on the server is taken over, with its connection."""

@@ -170,12 +170,14 @@ class TestHolders:
         other = Lock("other", timeout=LEASE, renew=True)
         failing = Lock("failing", timeout=0.06, renew=True, on_lost=fail)
         hanging = Lock("hanging", timeout=0.06, renew=True, on_lost=hang)
-        for lock in (other, failing, hanging):
+        silent = Lock("silent", timeout=0.06, renew=True)
+        for lock in (other, failing, hanging, silent):
             assert lock.acquire()
-        lose(failing)
-        lose(hanging)
+        for lock in (failing, hanging, silent):
+            lose(lock)
         assert begun.wait(DEADLINE)
         until(lambda: "The on_lost callback of 'failing' failed" in caplog.text)
+        until(lambda: "'silent' was lost" in caplog.text)
         pause(2 * LEASE)
         over.set()
         assert other.owned()

@@ -74,6 +74,16 @@ def polled(body: Any) -> bool | None:
     return None
 
 
+def gate() -> int:
+    """The highest ticket that the gate is open for; 0 if it is closed."""
+    entries = server().xrange(keys().gate)
+    return int(entries[-1][0].partition(b"-")[0]) if entries else 0
+
+
+def ticket(token: str) -> int:
+    return int(server().zscore(keys().line, token))
+
+
 class TestPermits:
     async def test_the_limit_is_not_exceeded(self, call: Call) -> None:
         one = printer(2)
@@ -292,8 +302,22 @@ class TestQueue:
         semaphore.release()
         server().zadd(keys().waiting, {"dead": 1})
         assert polled(third) is None
-        [(newest, _)] = server().xrange(keys().gate)
-        assert int(newest.partition(b"-")[0]) == server().zscore(keys().line, "second")
+        assert gate() == ticket("second")
+
+    def test_a_gate_opened_too_far_is_closed(self, without_polling: None) -> None:
+        """Otherwise its readers would poll without a pause."""
+        semaphore = taken()
+        first, second = joined("first"), joined("second")
+        semaphore.set_limit(3)
+        semaphore.set_limit(2)
+        assert polled(second) is None
+        assert gate() == ticket("first")
+        semaphore.set_limit(1)
+        assert polled(first) is None
+        assert gate() == 0
+        semaphore.set_limit(4)
+        assert gate() == ticket("second")
+        assert [polled(first), polled(second)] == [True, True]
 
     def test_a_client_that_gives_up_has_polled_twice(self, without_polling: None) -> None:
         taken()
