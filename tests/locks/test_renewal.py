@@ -63,7 +63,7 @@ class TestHolders:
 
     async def test_a_loss_is_reported(self, kind: Kind, call: Call, caplog: pytest.LogCaptureFixture) -> None:
         lost: Lost = SimpleQueue()
-        lease = kind.new(timeout=0.06, renew=True, on_lost=lost.put)
+        lease = kind.new(timeout=LEASE, renew=True, on_lost=lost.put)
         assert await call(lease, "acquire")
         await call(lease, "release")
         assert await call(lease, "acquire")
