@@ -6,22 +6,34 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import datetime, timedelta
 from typing import Any
 
+from django.dispatch import Signal
+from django.utils import timezone
 from django_redis import get_redis_connection
 
 from django_redis_messaging import conf
 from django_redis_messaging.services.jobs.engine import State
 from django_redis_messaging.services.jobs.keys import JobKeys
 from django_redis_messaging.tasks.backend import RedisBackend
-from django_redis_messaging.tasks.compat import TaskResult, task_backends
+from django_redis_messaging.tasks.compat import (
+    BaseTaskBackend,
+    TaskResult,
+    TaskResultStatus,
+    task_backends,
+)
 from django_redis_messaging.tasks.worker import Limits, Worker
 from tests.support.engines import Performed, tasks_of
 
 #: seconds to wait for an expected condition, also on a busy machine
 PATIENCE = 60.0
+READY, RUNNING = TaskResultStatus.READY, TaskResultStatus.RUNNING
+SUCCESSFUL, FAILED = TaskResultStatus.SUCCESSFUL, TaskResultStatus.FAILED
+#: a backend of Django or of the backport, not of this package
+DUMMY = BaseTaskBackend.__module__.replace(".base", ".dummy.DummyBackend")
 #: commands that only clients send here: the server also counts the commands of scripts
-SENT = ("eval", "evalsha", "bzpopmin")
+SENT = ("eval", "evalsha", "bzpopmin", "xread")
 
 
 def backend() -> RedisBackend:
@@ -83,9 +95,52 @@ def ended(result: TaskResult) -> TaskResult:
     return result
 
 
+def run_to_end(*results: TaskResult) -> list[str]:
+    """Run the tasks until all have finished; their statuses."""
+
+    def all_finished() -> bool:
+        burst()
+        for result in results:
+            result.refresh()
+        return all(result.is_finished for result in results)
+
+    until(all_finished)
+    return [str(result.status) for result in results]
+
+
+def errors_of(result: TaskResult) -> list[str]:
+    """The names of the exceptions of the failed attempts, once the task has ended."""
+    return [error.exception_class.__name__ for error in ended(result).errors]
+
+
+def later(seconds: float = 3600) -> datetime:
+    """A moment from now."""
+    return timezone.now() + timedelta(seconds=seconds)
+
+
+@contextmanager
+def receiving(signal: Signal, receive: Callable[..., object]) -> Iterator[None]:
+    """Connect a receiver to a signal in the block."""
+    signal.connect(receive)
+    try:
+        yield
+    finally:
+        signal.disconnect(receive)
+
+
 def engine() -> Performed:
     """The engine of the default backend."""
     return tasks_of(backend())
+
+
+def counts(queue: str = "default") -> list[int]:
+    """Number of ready, delayed, leased and dead jobs."""
+    return list(engine().stats(queue)[:4])
+
+
+def count_waiting() -> int:
+    """Number of ready or delayed jobs in all queues."""
+    return sum(sum(counts(queue)[:2]) for queue in backend().queue_names)
 
 
 def state(result: TaskResult) -> State:
@@ -95,8 +150,20 @@ def state(result: TaskResult) -> State:
     return record.state
 
 
+def assert_released(result: TaskResult) -> None:
+    """A worker has given the task back, and charged no attempt."""
+    found = state(result)
+    assert (found.status, found.attempts, found.workers) == ("w", 0, [])
+
+
 def keys() -> JobKeys:
     return JobKeys(conf.prefix(), "tasks", "default")
+
+
+def stored_keys() -> set[str]:
+    """Names of the backend's stored keys, except request IDs, worker records and the wake-up marker."""
+    found = {key.decode().removeprefix(keys().tag) for key in server().scan_iter(match=f"{keys().tag}*")}
+    return {key for key in found if not key.startswith((":requests", ":workers")) and key != ":bell"}
 
 
 def server() -> Any:

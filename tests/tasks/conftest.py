@@ -1,22 +1,146 @@
-"""A separate server for task tests that stop it or count its commands."""
+"""Fixtures of the task tests: what tasks record, settings, servers and commands of the test's own."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import signal
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
+from django.conf import settings as django_settings
 from pytest_django import Settings
 
+from django_redis_messaging import observe, unobserve
 from django_redis_messaging.core import clients
 from django_redis_messaging.core.testruns import Prefix
 from django_redis_messaging.devserver.server import EmbeddedServer
+from django_redis_messaging.services.jobs import engine as jobs_engine
+from django_redis_messaging.services.jobs import poller as jobs_poller
+from django_redis_messaging.services.jobs import worker as jobs_worker
+
+from ..support.processes import Start, commands
+from ..support.server import change
+from ..support.workers import until
+from . import jobs
+
+#: sets OPTIONS of the backend under test
+Configure = Callable[..., None]
+#: writes a module that jobs may name, and makes it importable
+AddModule = Callable[[str, str], Path]
+#: sends signals when a condition is true
+SendWhen = Callable[..., "Future[None]"]
+
+
+@pytest.fixture(autouse=True)
+def reset_jobs() -> Iterator[None]:
+    """Clear the recorded values before the test and let waiting tasks end after it."""
+    jobs.notes.clear()
+    jobs.go.clear()
+    jobs.meeting.reset()
+    yield
+    jobs.go.set()
 
 
 @pytest.fixture
-def own_server(messaging_settings: Prefix, settings: Settings) -> Iterator[EmbeddedServer]:
+def lead_to(messaging_settings: Prefix, settings: Settings) -> Iterator[Callable[[str], None]]:
+    """Let the alias lead to another server. It leads back before the keys of the test are removed."""
+    before = settings.CACHES
+
+    def lead(url: str) -> None:
+        entry = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": url}
+        settings.CACHES = {**before, "messaging": entry}
+
+    yield lead
+    clients.close()
+    settings.CACHES = before
+
+
+@pytest.fixture
+def own_server(lead_to: Callable[[str], None]) -> Iterator[EmbeddedServer]:
     """A server used only by this test, which may stop it."""
     with EmbeddedServer(append_only=True, options={"appendfsync": "always"}) as started:
-        entry = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": started.url}
-        settings.CACHES = {**settings.CACHES, "messaging": entry}
+        lead_to(started.url)
         yield started
-        clients.close()
+
+
+@pytest.fixture
+def short_backoff(messaging_alias: str, settings: Settings) -> None:
+    """Retry after a short pause."""
+    change(settings, JOB_BACKOFF=0.002)
+
+
+@pytest.fixture
+def short_polls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Idle workers and pollers look for jobs, and notice a stop, ten times as often."""
+    for module in (jobs_engine, jobs_worker, jobs_poller):
+        monkeypatch.setattr(module, "POLL_INTERVAL", 0.1)
+    monkeypatch.setattr(jobs_poller, "MAX_RATE", 1000.0)
+
+
+@pytest.fixture
+def configure(settings: Settings) -> Configure:
+    def set_options(**options: object) -> None:
+        settings.TASKS = {"default": {**settings.TASKS["default"], "OPTIONS": options}}
+
+    return set_options
+
+
+@pytest.fixture
+def any_queue(settings: Settings) -> None:
+    """The backend has no list of queues."""
+    settings.TASKS = {"default": {**settings.TASKS["default"], "QUEUES": []}}
+
+
+@pytest.fixture
+def add_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AddModule:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    options = django_settings.TASKS["default"]["OPTIONS"]
+
+    def add(name: str, text: str) -> Path:
+        monkeypatch.setitem(options, "TASK_MODULES", [*options["TASK_MODULES"], name])
+        monkeypatch.delitem(sys.modules, name, raising=False)
+        path = tmp_path / f"{name}.py"
+        path.write_text(text)
+        return path
+
+    return add
+
+
+@pytest.fixture
+def operations() -> Iterator[Counter[str]]:
+    """The number of operations by name."""
+    counted: Counter[str] = Counter()
+    observer = observe(lambda operation, seconds, outcome: counted.update([operation]))
+    yield counted
+    unobserve(observer)
+
+
+@pytest.fixture
+def start(own_prefix: str) -> Iterator[Start]:
+    """Start commands as `manage.py` does, and kill the processes that the test leaves running."""
+    with commands() as start:
+        yield start
+
+
+@pytest.fixture
+def send_when() -> Iterator[SendWhen]:
+    """Send signals to this process, in which a command runs, once a condition is true."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    main = threading.get_ident()
+    with ThreadPoolExecutor() as pool:
+
+        def send(condition: Callable[[], object], *numbers: signal.Signals) -> Future[None]:
+            def wait_and_send() -> None:
+                until(condition)
+                for number in numbers:
+                    signal.pthread_kill(main, number)
+
+            return pool.submit(wait_and_send)
+
+        yield send
+    for number, handler in before.items():
+        signal.signal(number, handler)

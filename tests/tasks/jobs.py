@@ -14,9 +14,11 @@ from asgiref.sync import sync_to_async
 from django.db import connection
 from django_redis import get_redis_connection
 
-from django_redis_messaging import Lock, conf
+from django_redis_messaging import Lock, Unavailable, conf
 from django_redis_messaging.core.operations import perform
+from django_redis_messaging.services.jobs.keys import JobKeys
 from django_redis_messaging.tasks import task
+from django_redis_messaging.tasks.compat import TaskResult
 
 
 @task
@@ -42,11 +44,6 @@ def fail(text: str = "no") -> None:
 @task(max_attempts=3)
 def fail_three_times(text: str = "no") -> None:
     raise ValueError(text)
-
-
-@task(takes_context=True)
-def report_context(context: Any) -> Any:
-    return [context.attempt, context.fence, context.lost]
 
 
 @task
@@ -86,6 +83,19 @@ def kill_worker_after(marker: str, lines: int) -> None:
 
 def no_task() -> None:
     raise AssertionError("only tasks are called")
+
+
+def raise_unavailable(*_: object, **__: object) -> Any:
+    """In place of an operation of Redis."""
+    raise Unavailable("no Redis")
+
+
+def move(result: TaskResult, module: str) -> None:
+    """Let a stored call name the task of another module."""
+    jobs = JobKeys(conf.prefix(), "tasks", "default").jobs
+    client = get_redis_connection(conf.alias())
+    stored = client.hget(jobs, result.id)
+    client.hset(jobs, result.id, stored.replace(__name__.encode(), module.encode()))
 
 
 #: values recorded by the tasks of this process
@@ -147,9 +157,14 @@ def meet() -> None:
 
 
 @task
-async def loop_and_thread() -> list[int]:
-    await asyncio.sleep(0.05)
+async def loop_and_meet() -> list[int]:
+    await asyncio.to_thread(meeting.wait, 10)
     return [id(asyncio.get_running_loop()), threading.get_ident()]
+
+
+@task
+async def async_wait_a_moment() -> None:
+    await asyncio.sleep(0.06)
 
 
 @task
@@ -343,6 +358,11 @@ def succeed_on_third_attempt(context: Any) -> int:
     if context.attempt < 3:
         raise ValueError(f"attempt {context.attempt}")
     return int(context.attempt)
+
+
+@task(takes_context=True)
+def fail_with_attempt(context: Any) -> None:
+    raise ValueError(f"attempt {context.attempt}")
 
 
 @task(unique=True)

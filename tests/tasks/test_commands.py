@@ -1,4 +1,4 @@
-"""The management commands."""
+"""The management commands run_worker, run_poller, messaging_stats and redrive."""
 
 from __future__ import annotations
 
@@ -8,107 +8,102 @@ import json
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
-from django.conf import settings
-from django.core.management import CommandError, call_command
-from django.utils import timezone
-from pytest_django import Settings
+from django.core.management import CommandError, call_command, load_command_class
+from pytest import CaptureFixture, MonkeyPatch
+from pytest_django import DjangoDbBlocker, Settings
 
 from django_redis_messaging import DelayQueue
 from django_redis_messaging.devserver.server import EmbeddedServer
 from django_redis_messaging.management.loops import chosen_backend, chosen_queues
-from django_redis_messaging.tasks.compat import BaseTaskBackend, TaskResultStatus
-from tests.support.processes import Start, commands
 
-from ..support.workers import PATIENCE, burst, ended, keys, server, state, until
+from ..support.processes import Start
+from ..support.server import change
+from ..support.workers import (
+    DUMMY,
+    PATIENCE,
+    READY,
+    assert_released,
+    burst,
+    counts,
+    ended,
+    keys,
+    later,
+    server,
+    state,
+    until,
+)
 from . import jobs
+from .conftest import AddModule, SendWhen
 
-pytestmark = pytest.mark.one_server
+pytestmark = [pytest.mark.one_server, pytest.mark.usefixtures("short_polls")]
 
-#: a backend of Django or of the backport, not of this package
-DUMMY = BaseTaskBackend.__module__.replace(".base", ".dummy.DummyBackend")
-
-
-@pytest.fixture
-def start(own_prefix: str) -> Iterator[Start]:
-    """Start commands as `manage.py` does and kill the processes that the test leaves running."""
-    with commands() as start:
-        yield start
+SIGINT, SIGTERM = signal.SIGINT, signal.SIGTERM
 
 
-def output_of(command: str, *arguments: str) -> str:
+def output_of(command: str, *arguments: str, **options: Any) -> str:
     """Run a command and return its output."""
     out = io.StringIO()
-    call_command(command, *arguments, stdout=out)
+    call_command(command, *arguments, stdout=out, **options)
     return out.getvalue()
 
 
-def has_begun(marker: Path) -> Callable[[], bool]:
-    return lambda: marker.exists() and bool(marker.read_text())
-
-
 class TestWorker:
-    def test_burst(self, start: Start) -> None:
+    def test_burst_and_an_invalid_option_in_processes(self, start: Start) -> None:
         results = [jobs.echo.enqueue(1), jobs.aecho.using(queue_name="other").enqueue(2), jobs.fail.enqueue()]
-        process = start("run_worker", "--burst")
-        out, _ = process.communicate(timeout=PATIENCE)
-        assert process.returncode == 0
+        good, bad = start("run_worker", "--burst"), start("run_worker", "--backend", "nowhere")
+        out, _ = good.communicate(timeout=PATIENCE)
+        assert good.returncode == 0
         assert "serves default, other. Ctrl-C ends it." in out
         assert "ended after 3 tasks." in out
         statuses = [ended(result).status.value for result in results]
         assert statuses == ["SUCCESSFUL", "SUCCESSFUL", "FAILED"]
+        out, errors = bad.communicate(timeout=PATIENCE)
+        assert (bad.returncode, out) == (1, "")
+        assert errors == (
+            "CommandError: TASKS has no entry 'nowhere' whose BACKEND is "
+            "django_redis_messaging.tasks.RedisBackend (found: default).\n"
+        )
 
-    def test_verbosity_zero_prints_nothing(self, start: Start) -> None:
-        process = start("run_worker", "--burst", "--verbosity", "0")
-        assert process.communicate(timeout=PATIENCE) == ("", "")
-        assert process.returncode == 0
+    def test_verbosity_zero_prints_nothing(self, capfd: CaptureFixture[str]) -> None:
+        assert output_of("run_worker", "--burst", verbosity=0) == ""
+        assert capfd.readouterr() == ("", "")
 
     def test_only_the_given_queues_are_served(self) -> None:
         jobs.note.using(queue_name="other").enqueue("other")
         assert "serves default." in output_of("run_worker", "--queue", "default", "--burst")
-        assert server().zcard(keys().queue("other").ready) == 1
+        assert counts("other") == [1, 0, 0, 0]
 
     def test_queues_with_weights(self, settings: Settings) -> None:
-        assert "serves other, default." in output_of(
-            "run_worker", "--queue", "other=3", "--queue", "default", "--burst"
-        )
+        weighted = ["--queue", "other=3", "--queue", "default"]
+        assert "serves other, default." in output_of("run_worker", *weighted, "--burst")
         backend = chosen_backend("default")
         assert chosen_queues(backend, ["other=3", "default"]) == {"other": 3, "default": 1}
         assert chosen_queues(backend, ["other", "default"]) == ["other", "default"]
         settings.TASKS = {"default": {**settings.TASKS["default"], "QUEUES": ["default", "a=2"]}}
         assert chosen_queues(chosen_backend("default"), ["default", "a=2"]) == ["default", "a=2"]
 
-    @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-    def test_first_signal_drains(self, number: signal.Signals, start: Start, tmp_path: Path) -> None:
-        marker = tmp_path / "begun"
-        first, second = (jobs.pid_after.enqueue(str(marker), 1.0) for _ in range(2))
-        process = start("run_worker", "--concurrency", "1")
-        until(has_begun(marker))
-        process.send_signal(number)
-        out, _ = process.communicate(timeout=PATIENCE)
-        assert process.returncode == 0
-        assert "ended after 1 tasks." in out
-        assert ended(first).return_value == process.pid
-        assert (state(second).status, state(second).attempts) == ("w", 0)
+    @pytest.mark.parametrize("number", [SIGINT, SIGTERM])
+    def test_first_signal_drains(self, number: signal.Signals, send_when: SendWhen) -> None:
+        first, second = jobs.sleep.enqueue(0.2), jobs.noop.enqueue()
+        send_when(lambda: state(first).status == "r", number)
+        assert "ended after 1 tasks." in output_of("run_worker", "--concurrency", "1")
+        assert ended(first).status.value == "SUCCESSFUL"
+        assert_released(second)
 
     @pytest.mark.timing
-    def test_second_signal_stops(self, start: Start, tmp_path: Path) -> None:
-        marker = tmp_path / "begun"
-        result = jobs.pid_after.enqueue(str(marker), 30.0)
-        process = start("run_worker")
-        until(has_begun(marker))
-        began = time.monotonic()
-        process.send_signal(signal.SIGTERM)
-        process.send_signal(signal.SIGINT)
-        process.communicate(timeout=PATIENCE)
-        assert process.returncode == 0
+    @pytest.mark.parametrize(("drain", "numbers"), [("30", (SIGTERM, SIGINT)), ("0.1", (SIGTERM,))])
+    def test_second_signal_or_the_drain_time_releases(
+        self, drain: str, numbers: tuple[signal.Signals, ...], send_when: SendWhen
+    ) -> None:
+        result, began = jobs.wait.enqueue(), time.monotonic()
+        send_when(lambda: jobs.notes, *numbers)
+        assert "ended after" in output_of("run_worker", "--drain", drain)
         assert time.monotonic() - began < 20
-        assert (state(result).status, state(result).attempts, state(result).workers) == ("w", 0, [])
+        assert_released(result)
 
     @pytest.mark.timing
     def test_second_signal_ends_the_process_while_threads_of_tasks_run(
@@ -117,42 +112,21 @@ class TestWorker:
         marker = tmp_path / "begun"
         result = jobs.sleep_in_thread.enqueue(str(marker), 600.0)
         process = start("run_worker")
-        until(has_begun(marker))
-        process.send_signal(signal.SIGTERM)
-        process.send_signal(signal.SIGINT)
+        until(lambda: marker.exists() and marker.read_text())
+        process.send_signal(SIGTERM)
+        process.send_signal(SIGINT)
         out, errors = process.communicate(timeout=30)
         assert (process.returncode, "ended after" in out) == (0, True)
         assert "Exiting though these threads have not ended: asyncio_0." in errors
-        assert (state(result).status, state(result).attempts) == ("w", 0)
-
-    def test_worker_that_fails_sets_the_exit_code(self, start: Start) -> None:
-        jobs.break_event_loop.enqueue()
-        process = start("run_worker")
-        _, errors = process.communicate(timeout=PATIENCE)
-        assert process.returncode == 1
-        assert "CommandError: The worker ended by an error; see the log.\n" in errors
-
-    @pytest.mark.timing
-    def test_unfinished_tasks_are_released_after_the_drain_time(self, start: Start, tmp_path: Path) -> None:
-        marker = tmp_path / "begun"
-        result = jobs.pid_after.enqueue(str(marker), 30.0)
-        process = start("run_worker", "--drain", "0.3")
-        until(has_begun(marker))
-        process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=PATIENCE)
-        assert process.returncode == 0
-        assert (state(result).status, state(result).attempts) == ("w", 0)
+        assert_released(result)
 
     def test_reload_runs_the_changed_code(
-        self, start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+        self, start: Start, add_module: AddModule, monkeypatch: MonkeyPatch
     ) -> None:
-        code = tmp_path / "tasks_that_change.py"
         text = "from django_redis_messaging.tasks import task\n\n\n@task\ndef version():\n    return "
-        code.write_text(text + "1\n")
-        monkeypatch.syspath_prepend(str(tmp_path))
-        monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+        code = add_module("tasks_that_change", text + "1\n")
+        monkeypatch.setenv("PYTHONPATH", str(code.parent))
         monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
-        monkeypatch.setitem(settings.TASKS["default"]["OPTIONS"], "TASK_MODULES", [code.stem])
         version = importlib.import_module(code.stem).version
         monkeypatch.delitem(sys.modules, code.stem)
 
@@ -161,7 +135,7 @@ class TestWorker:
             code.write_text(text + "2\n")
             return bool(ended(version.enqueue()).return_value == 2)
 
-        process = start("run_worker", "--reload", "--lease", "1", apps=code.stem, path=tmp_path)
+        process = start("run_worker", "--reload", "--lease", "1", apps=code.stem, path=code.parent)
         try:
             assert ended(version.enqueue()).return_value == 1
             until(new_code_runs)
@@ -169,15 +143,6 @@ class TestWorker:
             process.terminate()
             process.communicate(timeout=PATIENCE)
         assert process.returncode == 0
-
-    def test_invalid_option_prints_one_line(self, start: Start) -> None:
-        process = start("run_worker", "--backend", "nowhere")
-        out, errors = process.communicate(timeout=PATIENCE)
-        assert (process.returncode, out) == (1, "")
-        assert errors == (
-            "CommandError: TASKS has no entry 'nowhere' whose BACKEND is "
-            "django_redis_messaging.tasks.RedisBackend (found: default).\n"
-        )
 
     @pytest.mark.parametrize(
         ("arguments", "text"),
@@ -209,8 +174,8 @@ class TestWorker:
         assert text in str(error.value)
         assert "\n" not in str(error.value)
 
-    def test_backend_without_queues_needs_the_queue_option(self, settings: Settings) -> None:
-        settings.TASKS = {"default": {**settings.TASKS["default"], "QUEUES": []}}
+    @pytest.mark.usefixtures("any_queue")
+    def test_backend_without_queues_needs_the_queue_option(self) -> None:
         with pytest.raises(CommandError, match="name the queues to serve with --queue"):
             call_command("run_worker", "--burst")
         jobs.note.using(queue_name="anything").enqueue("any")
@@ -221,23 +186,26 @@ class TestWorker:
         with pytest.raises(CommandError, match="found: none"):
             call_command("run_worker", "--burst")
 
-    def test_limits_end_the_worker(self) -> None:
+    def test_limits_and_errors_end_the_worker(self) -> None:
         for number in range(4):
             jobs.note.enqueue(number)
         assert "after 1 tasks." in output_of("run_worker", "--concurrency", "1", "--max-tasks", "1")
         assert "after 1 tasks." in output_of("run_worker", "--concurrency", "1", "--max-memory", "1")
+        jobs.break_event_loop.enqueue()
+        with pytest.raises(CommandError, match=r"The worker ended by an error; see the log\."):
+            call_command("run_worker", verbosity=0)
 
 
-class TestPoller:
-    @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-    def test_due_tasks_are_moved_until_a_signal(self, number: signal.Signals, start: Start) -> None:
-        later = timezone.now() + timedelta(seconds=0.2)
-        jobs.noop.using(run_after=later).enqueue()
-        process = start("run_poller")
-        until(lambda: server().zcard(keys().queue("default").ready) == 1)
-        process.send_signal(number)
-        out, errors = process.communicate(timeout=PATIENCE)
-        assert (process.returncode, out, errors) == (0, "Polling. Ctrl-C ends it.\n", "")
+@pytest.mark.parametrize("number", [SIGINT, SIGTERM])
+def test_poller_moves_due_tasks_until_a_signal(number: signal.Signals, send_when: SendWhen) -> None:
+    jobs.noop.using(run_after=later(0.1)).enqueue()
+    send_when(lambda: server().zcard(keys().queue("default").ready) == 1, number)
+    assert output_of("run_poller") == "Polling. Ctrl-C ends it.\n"
+
+
+def expected_row(queue: str, **counts: int) -> dict[str, Any]:
+    none = dict.fromkeys(("ready", "delayed", "leased", "dead"), 0)
+    return {"queue": queue, **none, "oldest_age": None, **counts}
 
 
 class TestStats:
@@ -262,7 +230,7 @@ class TestStats:
         queue.fail(failed, "no")
         jobs.fail.enqueue()
         burst("default")
-        jobs.noop.using(queue_name="other", run_after=timezone.now() + timedelta(hours=1)).enqueue()
+        jobs.noop.using(queue_name="other", run_after=later()).enqueue()
         mail, default, other = json.loads(output_of("messaging_stats", "--json"))
         age = mail.pop("oldest_age")
         assert mail == {"queue": "mail", "ready": 1, "delayed": 1, "leased": 1, "dead": 1}
@@ -270,11 +238,11 @@ class TestStats:
         assert default == expected_row("tasks default/default", dead=1)
         assert other == expected_row("tasks default/other", delayed=1)
 
-    def test_queues_of_a_backend_without_a_list(self, settings: Settings) -> None:
-        settings.TASKS = {"default": {**settings.TASKS["default"], "QUEUES": []}}
+    @pytest.mark.usefixtures("any_queue")
+    def test_queues_of_a_backend_without_a_list(self) -> None:
         jobs.noop.using(queue_name="anything").enqueue()
-        [expected_row] = json.loads(output_of("messaging_stats", "--json"))
-        assert (expected_row["queue"], expected_row["ready"]) == ("tasks default/anything", 1)
+        [row] = json.loads(output_of("messaging_stats", "--json"))
+        assert (row["queue"], row["ready"]) == ("tasks default/anything", 1)
 
     def test_table_columns_are_aligned(self) -> None:
         DelayQueue("a").push_many(list(range(1000)))
@@ -283,23 +251,24 @@ class TestStats:
         assert first.endswith(" s")
         assert {len(line) for line in (head, first, *others)} == {len(head)}
 
-    def test_unreachable_redis_prints_one_line(self, start: Start, own_server: EmbeddedServer) -> None:
-        url = own_server.url
+    @pytest.mark.parametrize("arguments", [["messaging_stats"], ["redrive", "mail"]])
+    def test_unreachable_redis_prints_one_line(
+        self,
+        arguments: list[str],
+        own_server: EmbeddedServer,
+        settings: Settings,
+        django_db_blocker: DjangoDbBlocker,
+        capsys: CaptureFixture[str],
+    ) -> None:
+        change(settings, COMMAND_DEADLINE=0.2)
         own_server.stop()
-        for process in [start("messaging_stats", url=url), start("redrive", "mail", url=url)]:
-            out, errors = process.communicate(timeout=PATIENCE)
-            assert (process.returncode, out) == (1, "")
-            assert errors.startswith("CommandError: Redis was not available")
-            assert errors.count("\n") == 1
-
-
-def expected_row(queue: str, **counts: int) -> dict[str, Any]:
-    return {
-        "queue": queue,
-        **dict.fromkeys(("ready", "delayed", "leased", "dead"), 0),
-        "oldest_age": None,
-        **counts,
-    }
+        command = load_command_class("django_redis_messaging", arguments[0])
+        with pytest.raises(SystemExit) as exited, django_db_blocker.unblock():
+            command.run_from_argv(["manage.py", *arguments])
+        out, errors = capsys.readouterr()
+        assert (exited.value.code, out) == (1, "")
+        assert errors.startswith("CommandError: Redis was not available")
+        assert errors.count("\n") == 1
 
 
 class TestRedrive:
@@ -317,13 +286,11 @@ class TestRedrive:
     def test_redrive_tasks(self) -> None:
         results = [jobs.fail.enqueue(f"{number}") for number in range(3)]
         burst()
-        assert (
-            output_of("redrive", "default", results[1].id, "--backend", "default")
-            == "1 requeued in default.\n"
-        )
+        tasks = ["--backend", "default"]
+        assert output_of("redrive", "default", results[1].id, *tasks) == "1 requeued in default.\n"
         results[1].refresh()
-        assert results[1].status == TaskResultStatus.READY
-        assert output_of("redrive", "default", "--backend", "default") == "2 requeued in default.\n"
+        assert results[1].status == READY
+        assert output_of("redrive", "default", *tasks) == "2 requeued in default.\n"
 
     @pytest.mark.parametrize(
         ("arguments", "text"),

@@ -1,34 +1,53 @@
-"""Tasks with a lock or a limited concurrency: what a call holds while it runs, and what happens if it is not
-free."""
+"""Tasks with a lock or a limited concurrency: what a call holds while it runs, what happens if it is not
+free, and the names."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import operator
+import re
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from datetime import timedelta
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import pytest
 from django.db import transaction
-from django.utils import timezone
+from pytest import LogCaptureFixture, MonkeyPatch
 
-from django_redis_messaging import Lock, Semaphore, Unavailable, conf, observe, unobserve
-from django_redis_messaging.tasks import RedisTask, worker
-from django_redis_messaging.tasks.compat import TaskResult, TaskResultStatus
+from django_redis_messaging import InvalidArgument, Lock, Semaphore, conf
+from django_redis_messaging.devserver.server import EmbeddedServer
+from django_redis_messaging.tasks import RedisTask, task, worker
+from django_redis_messaging.tasks.compat import InvalidTask, TaskResult
+from django_redis_messaging.tasks.task import Needs
 from django_redis_messaging.tasks.worker import ConcurrencyKeys
 
-from ..support.workers import PATIENCE, at_work, backend, burst, ended, keys, server, server_ms, state, until
+from ..support.workers import (
+    FAILED,
+    PATIENCE,
+    READY,
+    SUCCESSFUL,
+    assert_released,
+    at_work,
+    backend,
+    burst,
+    counts,
+    ended,
+    errors_of,
+    keys,
+    later,
+    server,
+    server_ms,
+    state,
+    stored_keys,
+    until,
+)
 from . import jobs
 from .conformance import recording_signals
-from .test_worker import counts, reset_jobs
 
-__all__ = ["reset_jobs"]
-
-READY, SUCCESSFUL, FAILED = TaskResultStatus.READY, TaskResultStatus.SUCCESSFUL, TaskResultStatus.FAILED
+pytestmark = pytest.mark.usefixtures("short_polls")
 
 
 @pytest.fixture
@@ -38,26 +57,11 @@ def order_lock() -> Iterator[Lock]:
         yield lock
 
 
-@pytest.fixture
-def operations() -> Iterator[Counter[str]]:
-    """The number of operations by name."""
-    counted: Counter[str] = Counter()
-    observer = observe(lambda operation, seconds, outcome: counted.update([operation]))
-    yield counted
-    unobserve(observer)
-
-
 def run_now(*results: TaskResult) -> None:
     """Run deferred calls without their delay."""
     for result in results:
-        assert result.task.reschedule(result.id, timezone.now() - timedelta(seconds=1))  # type: ignore[attr-defined]
+        assert result.task.reschedule(result.id, later(-1))  # type: ignore[attr-defined]
     burst()
-
-
-def delays() -> list[float]:
-    """The ms until each delayed job is due."""
-    now = server_ms()
-    return [due - now for _, due in server().zrange(keys().queue("default").delayed, 0, -1, withscores=True)]
 
 
 def assert_unstarted(result: TaskResult) -> None:
@@ -86,38 +90,27 @@ class TestLock:
     @pytest.mark.parametrize("task", [jobs.locked_state, jobs.async_locked_state])
     def test_call_holds_the_lock_of_its_arguments(self, task: RedisTask) -> None:
         with Lock("order:8", timeout=60) as other:
-            result = task.enqueue(7)
+            result, without = task.enqueue(7), jobs.locked_state.using(lock=None).enqueue(9)
             burst()
-            result.refresh()
-            acquired, fence = result.return_value
+            acquired, fence = ended(result).return_value
             assert (result.status, acquired) == (SUCCESSFUL, False)
             assert fence > other.fence
         assert not is_held("order:7")
-
-    def test_context_has_no_lock_fence_without_a_lock(self) -> None:
-        result = jobs.locked_state.using(lock=None).enqueue(7)
-        burst()
-        result.refresh()
-        assert result.return_value == [True, 0]
+        assert ended(without).return_value == [True, 0]
 
     def test_call_waits_for_a_lock_that_is_held(self, order_lock: Lock) -> None:
+        before = server_ms()
         result = jobs.locked_note.enqueue(7, "seven")
         with recording_signals() as signals:
             assert burst().done == 0
         assert (jobs.notes, signals) == ([], [])
         assert_unstarted(result)
+        assert before + 1000 <= state(result).moment <= server_ms() + 1002
         order_lock.release()
         run_now(result)
         result.refresh()
         assert (result.status, result.attempts, jobs.notes) == (SUCCESSFUL, 1, ["seven"])
         order_lock.acquire()
-
-    def test_call_is_retried_after_a_second(self, order_lock: Lock) -> None:
-        before = server_ms()
-        result = jobs.locked_note.enqueue(7)
-        burst()
-        assert state(result).moment >= before + 1000
-        assert all(delay <= 1002 for delay in delays())
 
     def test_deferred_call_can_be_cancelled(self, order_lock: Lock) -> None:
         result = jobs.locked_note.enqueue(7)
@@ -140,8 +133,7 @@ class TestLock:
     def test_lock_is_released_after_errors(self, task: RedisTask, args: list[Any], error: str) -> None:
         result = task.enqueue(*args)
         burst()
-        result.refresh()
-        assert [one.exception_class.__name__ for one in result.errors] == [error]
+        assert errors_of(result) == [error]
         assert not is_held("order:7")
         assert Semaphore(f"task:{task.module_path}", 2).info().held == 0
 
@@ -183,29 +175,24 @@ class TestLock:
             assert burst().done == 0
             lock.release()
             run_now(result)
-            result.refresh()
-            assert result.status == SUCCESSFUL
+            assert ended(result).status == SUCCESSFUL
             lock.acquire()
 
-    def test_jobs_of_earlier_versions_run(self, order_lock: Lock) -> None:
-        result = jobs.locked_note.enqueue(7, "old")
-        fields = json.loads(server().hget(keys().jobs, result.id))
-        assert fields[6:] == [["order:7", ""]]
-        server().hset(keys().jobs, result.id, json.dumps(fields[:6]))
-        burst()
-        assert jobs.notes == ["old"]
-
-    def test_invalid_stored_name_is_dead_lettered(self) -> None:
-        result = jobs.locked_note.enqueue(7)
-        fields = json.loads(server().hget(keys().jobs, result.id))
-        server().hset(keys().jobs, result.id, json.dumps([*fields[:6], ["x" * 256, ""]]))
+    def test_stored_calls_without_a_lock_run_and_invalid_ones_are_dead(self, order_lock: Lock) -> None:
+        """Those of earlier versions store none."""
+        old, invalid = jobs.locked_note.enqueue(7, "old"), jobs.locked_note.enqueue(7, "invalid")
+        for result, stored in ((old, []), (invalid, [["x" * 256, ""]])):
+            fields = json.loads(server().hget(keys().jobs, result.id))
+            assert fields[6:] == [["order:7", ""]]
+            server().hset(keys().jobs, result.id, json.dumps([*fields[:6], *stored]))
         assert not burst().failed
-        assert counts() == [0, 0, 0, 1]
+        assert (jobs.notes, counts()) == (["old"], [0, 0, 0, 1])
 
 
 @pytest.mark.versions
 class TestConcurrency:
-    def test_no_more_calls_run_than_allowed(self) -> None:
+    def test_no_more_calls_run_than_allowed(self, monkeypatch: MonkeyPatch) -> None:
+        monkeypatch.setattr(worker, "GUARD_DELAY", 0.1)
         semaphore = Semaphore(f"task:{jobs.limited_wait.module_path}", 2)
         results = [jobs.limited_wait.enqueue() for _ in range(3)]
         with at_work(concurrency=4):
@@ -227,9 +214,8 @@ class TestConcurrency:
         assert jobs.notes == ["bob", "ann"]
 
     def test_lock_is_given_back_if_no_permit_is_free(self) -> None:
-        task = jobs.limited_note.using(lock="customer")
         with permit_of("ann"):
-            result = task.enqueue("ann")
+            result = jobs.limited_note.using(lock="customer").enqueue("ann")
             burst()
         assert not is_held("customer")
         assert_unstarted(result)
@@ -242,23 +228,21 @@ class TestConcurrency:
         assert Semaphore("task:customer:ann", 1).info().held == 0
         assert_unstarted(result)
 
-    def test_changed_limit_applies_to_waiting_calls_after_a_deploy(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        semaphore, results = Semaphore("task:customer:ann", 7), []
+    def test_changed_limit_applies_to_waiting_calls_after_a_deploy(self, monkeypatch: MonkeyPatch) -> None:
+        semaphore, declared = Semaphore("task:customer:ann", 7), jobs.limited_note
         jobs.limited_note.enqueue("ann")
         burst()
         stored = ConcurrencyKeys(conf.prefix(), semaphore.name)
         assert all(server().pttl(key) > 86_400_000 for key in (stored.limit, stored.declared))
         assert semaphore.info().limit == 1
         for limit in (3, 2):
-            results.append(jobs.limited_note.enqueue("ann"))
+            result = declared.enqueue("ann")
             with monkeypatch.context() as deploy:
-                deploy.setattr(jobs, "limited_note", _declared_with(jobs.limited_note, limit))
+                deploy.setattr(jobs, "limited_note", declared.using(concurrency=limit))
                 burst()
-                assert backend().get_result(results[-1].id).task.concurrency == limit
+                assert backend().get_result(result.id).task.concurrency == limit
             assert semaphore.info().limit == limit
-        assert [ended(result).status for result in results] == [SUCCESSFUL] * 2
+            assert ended(result).status == SUCCESSFUL
 
     def test_set_limit_stays_until_the_declared_limit_changes(self, operations: Counter[str]) -> None:
         semaphore = Semaphore("task:customer:ann", 7)
@@ -276,7 +260,7 @@ class TestConcurrency:
         assert (semaphore.info().limit, jobs.notes) == (2, ["ann"] * 4)
 
     def test_limit_is_declared_again_after_a_while(
-        self, operations: Counter[str], monkeypatch: pytest.MonkeyPatch
+        self, operations: Counter[str], monkeypatch: MonkeyPatch
     ) -> None:
         monkeypatch.setattr(worker, "DECLARE_INTERVAL", 0)
         for _ in range(3):
@@ -291,41 +275,32 @@ class TestConcurrency:
         assert own.task == jobs.limited_wait
 
 
-class TestCounters:
-    def test_deferred_calls_do_not_count_for_max_tasks(self, order_lock: Lock) -> None:
+class TestDeferred:
+    """Calls whose lock or permit is not free cost others nothing."""
+
+    def test_they_do_not_count_for_the_limits_of_a_worker(self, order_lock: Lock) -> None:
         for value in range(5):
             jobs.locked_note.enqueue(7, "never")
             jobs.note.enqueue(value)
-        assert burst(max_tasks=3).done == 3
-        assert jobs.notes == [0, 1, 2]
-        assert burst(max_tasks=3, concurrency=4).done == 2
-        assert counts() == [0, 5, 0, 0]
-
-    def test_deferred_calls_do_not_end_a_worker_above_max_memory(self, order_lock: Lock) -> None:
-        jobs.locked_note.enqueue(7)
-        jobs.note.enqueue("first")
-        jobs.note.enqueue("second")
         burst(max_memory=1)
-        assert jobs.notes == ["first"]
+        assert jobs.notes == [0]
+        assert burst(max_tasks=3).done == 3
+        assert jobs.notes == [0, 1, 2, 3]
+        assert burst(max_tasks=3, concurrency=4).done == 1
+        assert counts() == [0, 5, 0, 0]
 
     def test_tasks_without_options_call_redis_as_before(self, operations: Counter[str]) -> None:
         result = jobs.note.enqueue(1)
         assert len(json.loads(server().hget(keys().jobs, result.id))) == 6
         burst()
-        assert operations.keys() <= {
-            "RedisBackend.push",
-            "Engine.claim",
-            "Engine.beat",
-            "Engine.remove_worker",
-        }
+        known = {"RedisBackend.push", "Engine.claim", "Engine.beat", "Engine.remove_worker"}
+        assert operations.keys() <= known
 
-
-class TestFlood:
     def test_many_calls_of_one_lock_do_not_block_others(
-        self, order_lock: Lock, operations: Counter[str], monkeypatch: pytest.MonkeyPatch
+        self, order_lock: Lock, operations: Counter[str], monkeypatch: MonkeyPatch
     ) -> None:
         monkeypatch.setattr(worker, "GUARD_DELAY", 600.0)  # no call is retried during the test
-        waiting, began = 300, server_ms()
+        waiting, began = 100, server_ms()
         results = jobs.locked_note.enqueue_many([([7, number], {}) for number in range(waiting)])
         jobs.note.enqueue("other")
         assert burst().done == 1
@@ -345,14 +320,11 @@ class TestFlood:
         assert {state(result).attempts for result in results} == {1}
         order_lock.acquire()
 
-    def test_retries_of_a_process_have_an_interval(self) -> None:
+    def test_retries_of_a_process_have_an_interval(self, monkeypatch: MonkeyPatch) -> None:
         moments = worker.Moments()
-        now = 100.0
-        assert [moments.advance("a", now, 0.5) for _ in range(3)] == [100, 100.5, 101]
-        assert moments.advance("b", now, 0.5) == 100
+        assert [moments.advance("a", 100.0, 0.5) for _ in range(3)] == [100, 100.5, 101]
+        assert moments.advance("b", 100.0, 0.5) == 100
         assert moments.advance("a", 200, 0.5) == 200
-
-    def test_remembered_names_are_bounded(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(worker, "MAX_MOMENTS", 3)
         moments = worker.Moments()
         for key in ("a", "b", "c", "a", "d"):
@@ -360,6 +332,7 @@ class TestFlood:
         assert {key: moments.get(key) for key in "abcd"} == {"a": 1.5, "b": None, "c": 1.0, "d": 1.0}
 
 
+@pytest.mark.one_server
 class TestFailures:
     @pytest.mark.parametrize(
         ("kind", "options"),
@@ -369,12 +342,12 @@ class TestFailures:
         self,
         kind: type,
         options: dict[str, Any],
-        monkeypatch: pytest.MonkeyPatch,
-        caplog: pytest.LogCaptureFixture,
+        monkeypatch: MonkeyPatch,
+        caplog: LogCaptureFixture,
     ) -> None:
         result = jobs.note.using(**options).enqueue("later")
         with monkeypatch.context() as outage:
-            outage.setattr(kind, "acquire", _fail)
+            outage.setattr(kind, "acquire", jobs.raise_unavailable)
             assert burst().done == 0
         assert_unstarted(result)
         assert not is_held("free")
@@ -385,24 +358,22 @@ class TestFailures:
 
     @pytest.mark.parametrize("kind", [Lock, Semaphore])
     def test_failed_release_is_logged(
-        self, kind: type, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+        self, kind: type, monkeypatch: MonkeyPatch, caplog: LogCaptureFixture
     ) -> None:
         result = jobs.note.using(lock="order:7", concurrency=1).enqueue("done")
         with monkeypatch.context() as outage:
-            outage.setattr(kind, "release", _fail)
+            outage.setattr(kind, "release", jobs.raise_unavailable)
             assert burst().done == 1
         assert ended(result).status == SUCCESSFUL
         assert f"after job id={result.id} failed; it is free when its lease ends: no Redis" in caplog.text
 
-    def test_lost_lock_is_logged(self, caplog: pytest.LogCaptureFixture) -> None:
+    def test_lost_lock_is_logged(self, caplog: LogCaptureFixture) -> None:
         result = jobs.locked_loss.enqueue()
         burst()
         assert ended(result).return_value == "done"
         assert f"The lease of Lock('order:7') ended before job id={result.id}" in caplog.text
 
-    def test_call_that_is_released_while_it_acquires_does_not_run(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_call_that_is_released_while_it_acquires_does_not_run(self, monkeypatch: MonkeyPatch) -> None:
         acquire: Callable[[Lock], bool] = Lock.acquire
         acquiring, released = threading.Event(), threading.Event()
 
@@ -420,7 +391,7 @@ class TestFailures:
         released.set()
         until(lambda: not runner._lanes)
         assert (runner.done, jobs.notes, is_held("order:7")) == (0, [], False)
-        assert (state(result).status, state(result).attempts) == ("w", 0)
+        assert_released(result)
 
     def test_released_call_keeps_its_lock_while_it_runs(self) -> None:
         result = jobs.locked_wait.enqueue()
@@ -428,19 +399,186 @@ class TestFailures:
             until(lambda: jobs.notes)
             runner.stop()
             runner.stop()
-        assert (state(result).status, state(result).attempts) == ("w", 0)
+        assert_released(result)
         burst()
-        assert (state(result).status, state(result).attempts, jobs.notes) == ("w", 0, ["waits"])
+        assert_released(result)
+        assert jobs.notes == ["waits"]
         jobs.go.set()
         until(lambda: not is_held("order:7"))
         run_now(result)
         assert ended(result).return_value == "went"
 
+    @pytest.mark.timing
+    def test_leases_are_renewed_while_the_call_runs(self) -> None:
+        lock, holders = Lock("order:7"), ConcurrencyKeys(conf.prefix(), "task:orders").holders
 
-def _fail(*_: object, **__: object) -> None:
-    raise Unavailable("no Redis")
+        def lease_ends() -> tuple[float, float]:
+            [(_, permit)] = server().zrange(holders, 0, -1, withscores=True)
+            return server().pexpiretime(lock.key), permit
+
+        result = jobs.locked_wait.using(concurrency=1, concurrency_key="orders").enqueue()
+        with at_work(lease=1.0):
+            until(lambda: jobs.notes)
+            lock_end, permit_end = lease_ends()
+            until(lambda: all(map(operator.gt, lease_ends(), (lock_end + 500, permit_end + 500_000))))
+            jobs.go.set()
+            assert ended(result).return_value == "went"
+
+    def test_full_memory_defers_locks_but_not_permits(
+        self, own_server: EmbeddedServer, caplog: LogCaptureFixture
+    ) -> None:
+        result = jobs.locked_note.enqueue(7, "later")
+        jobs.limited_note.enqueue("ann")
+        with own_server.client() as client:
+            client.config_set("maxmemory", 1)
+            assert burst().done == 1
+            assert "out of memory" in caplog.text
+            client.config_set("maxmemory", 0)
+        assert_released(result)
+        assert counts() == [0, 1, 0, 0]
+        run_now(result)
+        assert jobs.notes == ["ann", "later"]
+
+    @pytest.mark.promise
+    @pytest.mark.versions
+    def test_lock_and_limit_hold_across_workers(self, monkeypatch: MonkeyPatch) -> None:
+        """Four workers, 40 calls, 3 locks, at most 2 calls at a time."""
+        monkeypatch.setattr(worker, "GUARD_DELAY", 0.05)
+        results = jobs.enter.enqueue_many([([number % 3, number], {}) for number in range(40)])
+        with ExitStack() as workers:
+            for _ in range(4):
+                workers.enter_context(at_work())
+            assert {ended(result).status for result in results} == {SUCCESSFUL}
+        largest = dict(sorted(jobs.notes))
+        assert largest == {"order 0": 1, "order 1": 1, "order 2": 1, "orders": 2}
+        assert {result.attempts for result in results} == {1}
+        entered = sorted(int(number) for number in server().lrange(f"{conf.prefix()}:entered", 0, -1))
+        assert entered == list(range(40))
+        assert counts() == [0, 0, 0, 0]
+        assert Semaphore("task:orders", 2).info().held == 0
 
 
-def _declared_with(task: RedisTask, limit: int) -> RedisTask:
-    """The task as code with another limit defines it."""
-    return task.using(concurrency=limit)
+def with_parameters(order: Any, *rest: int, site: str = "main", **more: Any) -> None: ...
+
+
+def with_context(context: Any, order: Any) -> None: ...
+
+
+def made(**options: Any) -> RedisTask:
+    return task(**options)(with_parameters)
+
+
+def lock_of(lock: Any, *args: Any, **kwargs: Any) -> str:
+    needs = made(lock=lock).needs(args, kwargs)
+    assert needs is not None
+    return needs.lock
+
+
+@pytest.mark.one_server
+@pytest.mark.versions
+class TestNames:
+    """The names of the locks and semaphores of calls."""
+
+    @pytest.mark.parametrize(
+        ("template", "name"),
+        [
+            ("order:{order}", "order:7"),
+            ("{site}/{order}", "main/7"),
+            ("{order:05d}", "00007"),
+            ("{site!r}", "'main'"),
+            ("{rest[0]} {more[group]}", "3 a"),
+            ("all", "all"),
+            ("{{{order}}}", "{7}"),
+        ],
+    )
+    def test_parameters_are_filled_in(self, template: str, name: str) -> None:
+        assert lock_of(template, 7, 3, group="a") == name
+
+    def test_how_they_are_given_does_not_matter(self) -> None:
+        assert lock_of("{order} {site}", 7) == lock_of("{order} {site}", site="main", order=7) == "7 main"
+        assert lock_of("order:{order}", "{site}{0}{{") == "order:{site}{0}{{", "braces in arguments are data"
+
+    def test_context_is_no_parameter(self) -> None:
+        taking = task(lock="order:{order}", takes_context=True)(with_context)
+        assert taking.needs([7], {}) == Needs("order:7", "")
+        with pytest.raises(InvalidTask, match="'context', but the parameters of the task are order"):
+            taking.using(lock="{context}")
+
+    def test_function_gets_the_arguments(self) -> None:
+        assert lock_of(lambda order, *rest, site="x", **_: f"{order} {rest} {site}", 7, 8) == "7 (8,) x"
+        assert lock_of(lambda order: "{order}", "x") == "{order}"
+
+    def test_semaphores_are_named_after_the_task_or_the_key(self) -> None:
+        path = f"task:{__name__}.with_parameters"
+        assert made(concurrency=3).needs([7], {}) == Needs("", path)
+        keyed = made(concurrency=3, concurrency_key="site:{site}", lock="{order}")
+        assert keyed.needs([7], {}) == Needs("7", "task:site:main")
+        called = made(concurrency=3, concurrency_key=lambda order, **_: f"o{order}")
+        assert called.needs([7], {}) == Needs("", "task:o7")
+        assert made().needs([7], {}) is None
+        assert made(lock="x", concurrency=1).using(lock=None, concurrency=None).needs([7], {}) is None
+
+    @pytest.mark.parametrize(
+        ("options", "problem"),
+        [
+            ({"lock": ""}, "lock is empty"),
+            ({"lock": "x" * 256}, "lock has 256 bytes"),
+            ({"lock": "a\0"}, "NUL"),
+            ({"lock": 7}, "lock must be a str or a function of the arguments, not int"),
+            ({"lock": True}, "not bool"),
+            ({"lock": b"order"}, "not bytes"),
+            (
+                {"lock": "{oder}"},
+                "refers to 'oder', but the parameters of the task are order, rest, site, more",
+            ),
+            ({"lock": "{order:>{rest}}"}, "has a field inside a format specification"),
+            ({"lock": "{}"}, "refers to ''"),
+            ({"lock": "{0}"}, "refers to '0'"),
+            ({"lock": "{order"}, "not a valid template"),
+            ({"lock": "order}"}, "not a valid template"),
+            ({"concurrency": 0}, "concurrency must be between 1 and 10000, not 0"),
+            ({"concurrency": 10_001}, "between 1 and 10000"),
+            ({"concurrency": "3"}, "concurrency must be an int, not str"),
+            ({"concurrency": True}, "not bool"),
+            ({"concurrency": 1.5}, "not float"),
+            ({"concurrency_key": "x"}, "concurrency_key needs concurrency"),
+            ({"concurrency": 1, "concurrency_key": ""}, "concurrency_key is empty"),
+            ({"concurrency": 1, "concurrency_key": "{x}"}, "concurrency_key '{x}' refers to 'x'"),
+            ({"concurrency": 1, "concurrency_key": 7}, "concurrency_key must be a str"),
+        ],
+    )
+    def test_invalid_options_are_rejected(self, options: dict[str, Any], problem: str) -> None:
+        with pytest.raises(InvalidTask, match=re.escape(problem)):
+            made(**options)
+        with pytest.raises(InvalidTask, match=re.escape(problem)):
+            made().using(**options)
+
+    @pytest.mark.parametrize(
+        ("lock", "args", "kind", "problem"),
+        [
+            ("{order}", [""], InvalidArgument, "lock is empty"),
+            ("{order}", ["x" * 256], InvalidArgument, "lock has 256 bytes"),
+            ("{order}", ["\0"], InvalidArgument, "NUL"),
+            ("{order}", ["\ud800"], InvalidArgument, "surrogate"),
+            ("{order}", [], TypeError, "missing a required argument: 'order'"),
+            ("{order:d}", ["x"], InvalidArgument, "can't be filled in with these arguments"),
+            ("{order[id]}", [{}], InvalidArgument, "can't be filled in"),
+            ("{order.id}", [7], InvalidArgument, "can't be filled in"),
+            ("{order:9}", [None], InvalidArgument, "can't be filled in"),
+            ("{order:c}", [10**10], InvalidArgument, "can't be filled in"),
+            (lambda order: None, [7], TypeError, "lock must be a str, not NoneType"),
+            (lambda order: "", [7], InvalidArgument, "lock is empty"),
+            (None, ["x" * 251], InvalidArgument, "256 bytes"),
+            (None, [""], InvalidArgument, "concurrency_key is empty"),
+        ],
+    )
+    async def test_invalid_names_are_rejected_before_anything_is_sent(
+        self, lock: Any, args: list[Any], kind: type[Exception], problem: str
+    ) -> None:
+        limited = {"concurrency": 1, "concurrency_key": "{order}"}
+        invalid = made(**({"lock": lock} if lock else limited))
+        with pytest.raises(kind, match=problem):
+            await invalid.aenqueue(*args)
+        with pytest.raises(kind, match=problem):
+            await invalid.aenqueue_many([([7], {}), (args, {})])
+        assert stored_keys() == set()

@@ -19,6 +19,7 @@ from zoneinfo import ZoneInfo
 import pytest
 from django.core.checks import ERROR, WARNING
 from django.core.management import CommandError, call_command
+from pytest import LogCaptureFixture, MonkeyPatch
 from pytest_django import Settings
 
 from django_redis_messaging import ConfigurationError, InvalidArgument, Unavailable, conf
@@ -26,8 +27,8 @@ from django_redis_messaging.core.clients import execute
 from django_redis_messaging.core.operations import Steps, perform
 from django_redis_messaging.management import loops
 from django_redis_messaging.services.jobs.poller import AliasPoller
-from django_redis_messaging.tasks import periodic, schedules
-from django_redis_messaging.tasks.compat import BaseTaskBackend, task_enqueued
+from django_redis_messaging.tasks import RedisTask, periodic, schedules
+from django_redis_messaging.tasks.compat import task_enqueued
 from django_redis_messaging.tasks.schedules import (
     Cron,
     Every,
@@ -39,10 +40,24 @@ from django_redis_messaging.tasks.schedules import (
     tasks_of,
 )
 from tests.site.test_checks import found
-from tests.support.processes import commands
 
-from ..support.workers import at_work, backend, burst, engine, keys, server, server_ms, until
+from ..support.processes import Start
+from ..support.server import change
+from ..support.workers import (
+    DUMMY,
+    at_work,
+    backend,
+    burst,
+    counts,
+    engine,
+    keys,
+    receiving,
+    server,
+    server_ms,
+    until,
+)
 from . import jobs
+from .conftest import Configure
 from .test_poller import Clock, polling
 
 pytestmark = pytest.mark.one_server
@@ -51,30 +66,26 @@ pytestmark = pytest.mark.one_server
 module = sys.modules[periodic.__module__]
 #: ms
 MINUTE, HOUR, DAY = 60_000, 3_600_000, 86_400_000
-BERLIN = ZoneInfo("Europe/Berlin")
-#: a backend of Django or of the backport, not of this package
-DUMMY = BaseTaskBackend.__module__.replace(".base", ".dummy.DummyBackend")
+BERLIN, LORD_HOWE = ZoneInfo("Europe/Berlin"), ZoneInfo("Australia/Lord_Howe")
+NOOP = jobs.noop.module_path
 
 
 @pytest.fixture(autouse=True)
-def new_process(monkeypatch: pytest.MonkeyPatch) -> None:
+def new_process(monkeypatch: MonkeyPatch) -> None:
     """Each test begins as a process that has just started."""
     monkeypatch.setattr(schedules, "_began", {})
-    jobs.notes.clear()
 
 
 def ms(text: str, zone: ZoneInfo = BERLIN) -> int:
-    """A local time as ms; `fold=1` after it means the second pass of a repeated hour."""
-    text, _, fold = text.partition(" fold=")
-    return int(datetime.fromisoformat(text).replace(tzinfo=zone, fold=int(fold or 0)).timestamp() * 1000)
+    """A local time as ms."""
+    return int(datetime.fromisoformat(text).replace(tzinfo=zone).timestamp() * 1000)
 
 
-def times(schedule: Schedule, since: str, until: str) -> list[str]:
+def times(schedule: Schedule, since: str, until: str, zone: ZoneInfo = BERLIN) -> list[str]:
     """The occurrences after a local time and until another one: hour, minute and offset from UTC."""
-    found, end, after = [], ms(until), schedule.next(ms(since))
-    while after is not None and after <= end:
-        local = datetime.fromtimestamp(after / 1000, BERLIN)
-        found.append(f"{local:%H:%M}{local:%z}"[:8])
+    found, after = [], schedule.next(ms(since, zone))
+    while after is not None and after <= ms(until, zone):
+        found.append(f"{datetime.fromtimestamp(after / 1000, zone):%H:%M%z}".removesuffix("00"))
         after = schedule.next(after)
     return found
 
@@ -143,27 +154,24 @@ class TestClockChanges:
     @pytest.mark.parametrize(
         ("cron", "autumn", "spring"),
         [
-            ("15 */2 * * *", ["00:15+1100", "02:15+1030", "04:15+1030"], ["00:15+1030", "04:15+1100"]),
+            (
+                "15 */2 * * *",
+                ["00:15+11", "02:15+1030", "04:15+1030"],
+                ["00:15+1030", "04:15+11"],
+            ),
             (
                 "*/20 1 * * *",
-                ["01:00+1100", "01:20+1100", "01:40+1100", "01:40+1030"],
+                ["01:00+11", "01:20+11", "01:40+11", "01:40+1030"],
                 ["01:00+1030", "01:20+1030", "01:40+1030"],
             ),
-            (
-                "*/20 2 * * *",
-                ["02:00+1030", "02:20+1030", "02:40+1030"],
-                ["02:40+1100"],
-            ),
+            ("*/20 2 * * *", ["02:00+1030", "02:20+1030", "02:40+1030"], ["02:40+11"]),
         ],
     )
     def test_change_by_half_an_hour(self, cron: str, autumn: list[str], spring: list[str]) -> None:
         """At 02:00, the clocks of Lord Howe Island are set back to 01:30, or forward to 02:30."""
-        zone = ZoneInfo("Australia/Lord_Howe")
+        schedule = Cron(cron, LORD_HOWE.key)
         for day, expected in (("2026-04-05", autumn), ("2026-10-04", spring)):
-            found, after = [], ms(f"{day}T00:00", zone) - 1
-            while (after := Cron(cron, zone.key).next(after) or 0) < ms(f"{day}T05:00", zone):
-                found.append(f"{datetime.fromtimestamp(after / 1000, zone):%H:%M%z}")
-            assert found == expected
+            assert times(schedule, f"{day}T00:00", f"{day}T05:00", LORD_HOWE) == expected
 
     def test_far_occurrence_after_many_clock_changes(self) -> None:
         schedule = Cron("*/30 * 29 2 *", "Europe/Berlin")
@@ -248,7 +256,7 @@ class TestDecorator:
         periodic(every=5)(replace(jobs.noop, func=func))
         assert [str(one.schedule) for one in tasks_of(backend())] == ["every 0:00:05"]
 
-    def test_cron_without_the_package(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_cron_without_the_package(self, monkeypatch: MonkeyPatch) -> None:
         monkeypatch.setitem(sys.modules, "cronsim", None)
         periodic(every=60)(jobs.noop)
         with pytest.raises(ConfigurationError, match=r"pip install 'django-redis-messaging\[periodic\]'"):
@@ -258,6 +266,14 @@ class TestDecorator:
 def poll() -> float | None:
     """Do a poller's round over the periodic tasks."""
     return perform(backend().using, enqueue_due(backend(), tasks_of(backend())))
+
+
+def enqueue_at(now: int) -> int:
+    """Do a round as if the server's clock showed this moment; returns when an occurrence was enqueued."""
+    round_ = enqueue_due(backend(), tasks_of(backend()))
+    since = execute(backend().using, next(round_))[1]
+    pushed: int = execute(backend().using, round_.send([now, since]))
+    return pushed
 
 
 def handle_until(moment: int) -> None:
@@ -271,9 +287,14 @@ def handled() -> int:
     return perform(backend().using, read(backend(), tasks_of(backend())))[1][0].handled
 
 
-def counts() -> list[int]:
-    """Number of ready, delayed, leased and dead jobs."""
-    return engine().stats("default")[:4]
+def missed_for_days(task: RedisTask = jobs.noop, **options: Any) -> None:
+    """A daily task whose last ten occurrences no poller has handled."""
+    periodic(every=timedelta(days=1), **options)(task)
+    handle_until(server_ms() - 10 * DAY)
+
+
+def last_midnight() -> int:
+    return server_ms() // DAY * DAY
 
 
 def enqueued() -> list[str]:
@@ -281,20 +302,12 @@ def enqueued() -> list[str]:
     return sorted(id_.decode() for id_ in server().hkeys(keys().states))
 
 
-NOOP = jobs.noop.module_path
-
-
 @pytest.fixture
 def sent() -> Iterator[list[Any]]:
     """The results of the calls that the test enqueues, from the signal."""
     results: list[Any] = []
-
-    def note(task_result: Any, **_: Any) -> None:
-        results.append(task_result)
-
-    task_enqueued.connect(note)
-    yield results
-    task_enqueued.disconnect(note)
+    with receiving(task_enqueued, lambda task_result, **_: results.append(task_result)):
+        yield results
 
 
 class TestOccurrences:
@@ -305,9 +318,8 @@ class TestOccurrences:
         assert enqueued() == []
 
     def test_missed_occurrences_run_once(self) -> None:
-        periodic(every=timedelta(days=1))(jobs.noop)
-        handle_until(server_ms() - 10 * DAY)
-        midnight = server_ms() // DAY * DAY
+        missed_for_days()
+        midnight = last_midnight()
         poll()
         schedules._began.clear()  # the poller was restarted
         poll()
@@ -318,12 +330,11 @@ class TestOccurrences:
 
     @pytest.mark.parametrize(("missed_after", "count"), [(1, 0), (2 * DAY, 1)])
     def test_missed_occurrences_are_left_out(
-        self, missed_after: int, count: int, monkeypatch: pytest.MonkeyPatch
+        self, missed_after: int, count: int, monkeypatch: MonkeyPatch
     ) -> None:
         """A delay that is shorter than MISSED_AFTER is normal."""
         monkeypatch.setattr(schedules, "MISSED_AFTER", missed_after)
-        periodic(every=timedelta(days=1), missed="none")(jobs.noop)
-        handle_until(server_ms() - 10 * DAY)
+        missed_for_days(missed="none")
         poll()
         monkeypatch.setattr(schedules, "MISSED_AFTER", 2 * DAY)
         poll()
@@ -335,12 +346,11 @@ class TestOccurrences:
         with ThreadPoolExecutor(8) as threads:
             list(threads.map(lambda _: poll(), range(40)))
         assert [result.id for result in sent] == enqueued()
-        assert enqueued() == [occurrence_id(NOOP, server_ms() // DAY * DAY)]
+        assert enqueued() == [occurrence_id(NOOP, last_midnight())]
 
     def test_late_poller_enqueues_nothing(self) -> None:
         """It read what is due, and was suspended for days, while the task ran and its result expired."""
-        periodic(every=timedelta(days=1))(jobs.noop)
-        handle_until(server_ms() - 10 * DAY)
+        missed_for_days()
         late = enqueue_due(backend(), tasks_of(backend()))
         now, handled = execute(backend().using, next(late))
         push = late.send([now - 2 * DAY, handled])
@@ -353,8 +363,7 @@ class TestOccurrences:
 
     def test_waiting_occurrence_is_not_enqueued_twice(self) -> None:
         """Not even if someone deletes what Redis knows about the task."""
-        periodic(every=timedelta(days=1))(jobs.noop)
-        handle_until(server_ms() - 10 * DAY)
+        missed_for_days()
         late = enqueue_due(backend(), tasks_of(backend()))
         push = late.send(execute(backend().using, next(late)))
         poll()
@@ -376,46 +385,36 @@ class TestOccurrences:
         poll()
         assert handled() == moment
 
-    def enqueue_at(self, now: int) -> int:
-        """Do a round as if the server's clock showed this moment; returns when an occurrence was enqueued."""
-        round_ = enqueue_due(backend(), tasks_of(backend()))
-        since = execute(backend().using, next(round_))[1]
-        pushed: int = execute(backend().using, round_.send([now, since]))
-        return pushed
-
     def test_occurrences_that_were_enqueued_while_the_clock_was_ahead_are_enqueued_again(self) -> None:
         """Otherwise, a frequent task would not run until all those are over."""
         periodic(every=60)(jobs.note_attempt)
         first = (server_ms() // MINUTE + 30) * MINUTE
         for early in (first, first + MINUTE):
-            assert self.enqueue_at(early)
+            assert enqueue_at(early)
             burst()
         poll()
         assert handled() <= server_ms()
-        assert self.enqueue_at(first)
+        assert enqueue_at(first)
         assert counts() == [1, 0, 0, 0]
         poll()
-        assert not self.enqueue_at(first), "it waits"
+        assert not enqueue_at(first), "it waits"
         burst()
-        assert jobs.notes == [occurrence_id(jobs.note_attempt.module_path, one) for one in (
-            first, first + MINUTE, first,
-        )]  # fmt: skip
+        moments = (first, first + MINUTE, first)
+        assert jobs.notes == [occurrence_id(jobs.note_attempt.module_path, one) for one in moments]
         assert server().zcard(keys().finished) == server().hlen(keys().states) == 2
 
     @pytest.mark.parametrize("queue", ["default", "other"])
-    def test_one_that_is_dead_in_another_queue_is_not(
-        self, queue: str, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_one_that_is_dead_in_another_queue_is_not(self, queue: str, monkeypatch: MonkeyPatch) -> None:
         """The new job would be among the dead jobs of the queue that the task had before."""
         periodic(every=60)(jobs.fail.using(queue_name="other"))
         first = (server_ms() // MINUTE + 30) * MINUTE
         for early in (first, first + MINUTE):
-            assert self.enqueue_at(early)
+            assert enqueue_at(early)
             burst()
         poll()
         monkeypatch.setattr(module, "_registered", {})
         periodic(every=60)(jobs.fail.using(queue_name=queue))
-        assert bool(self.enqueue_at(first)) == (queue == "other")
+        assert bool(enqueue_at(first)) == (queue == "other")
         assert len(engine().dead("other", 10)) == (1 if queue == "other" else 2)
         assert counts() == [0, 0, 0, 0]
 
@@ -423,21 +422,20 @@ class TestOccurrences:
         """A task that runs once a day must not run twice."""
         periodic(every=timedelta(days=1))(jobs.noop.using(result_ttl=0))
         midnight = (server_ms() // DAY + 1) * DAY
-        assert self.enqueue_at(midnight)
+        assert enqueue_at(midnight)
         burst()
         poll()
-        assert not self.enqueue_at(midnight)
+        assert not enqueue_at(midnight)
         poll()
-        assert self.enqueue_at(midnight + DAY)
+        assert enqueue_at(midnight + DAY)
 
     def test_poller_that_began_before_the_clock_was_set_back_does_not_stop_a_changed_schedule(
-        self, monkeypatch: pytest.MonkeyPatch
+        self, monkeypatch: MonkeyPatch
     ) -> None:
         periodic(cron="0 0 * * *", tz="Europe/Berlin")(jobs.noop)
         monkeypatch.setitem(schedules._began, keys().periodic, server_ms() + 2 * HOUR)
-        name, moment = NOOP, server_ms() - 10 * DAY
         for _ in range(2):  # an old poller runs beside it, and stores its own schedule again
-            server().hset(keys().periodic, name, f"{moment} 00000000 0")
+            server().hset(keys().periodic, NOOP, f"{server_ms() - 10 * DAY} 00000000 0")
             poll()
             assert handled() <= server_ms()
         began = schedules._began[keys().periodic]
@@ -445,7 +443,7 @@ class TestOccurrences:
 
     @pytest.mark.parametrize(("began", "count"), [(0, 0), (20 * DAY, 1)])
     def test_changed_schedule_applies_from_the_deployment_on(
-        self, began: int, count: int, monkeypatch: pytest.MonkeyPatch
+        self, began: int, count: int, monkeypatch: MonkeyPatch
     ) -> None:
         """The new poller begins now; or it began long ago, and an old poller has run beside it since."""
         periodic(cron="0 0 * * *", tz="Europe/Berlin")(jobs.noop)
@@ -460,22 +458,18 @@ class TestOccurrences:
 
     def test_unique_task_is_left_out_while_the_last_occurrence_waits(self) -> None:
         unique = jobs.noop.using(unique=True)
-        periodic(every=timedelta(days=1))(unique)
-        handle_until(server_ms() - 10 * DAY)
+        missed_for_days(unique)
         unique.enqueue()
         poll()
         burst()
         poll()
         assert len(enqueued()) == 1
 
-    def test_full_queue_delays_an_occurrence(
-        self, settings: Settings, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        settings.REDIS_MESSAGING = {**settings.REDIS_MESSAGING, "JOB_MAX_WAITING": 1}
+    def test_full_queue_delays_an_occurrence(self, settings: Settings, caplog: LogCaptureFixture) -> None:
+        change(settings, JOB_MAX_WAITING=1)
         jobs.noop.enqueue()
-        periodic(every=timedelta(days=1))(jobs.noop)
-        periodic(every=timedelta(days=1))(jobs.note_attempt.using(queue_name="other"))
-        handle_until(server_ms() - 10 * DAY)
+        missed_for_days(jobs.noop)
+        missed_for_days(jobs.note_attempt.using(queue_name="other"))
         poll()
         assert f"Enqueueing the periodic task {NOOP} failed" in caplog.text
         assert len(enqueued()) == 2
@@ -484,37 +478,31 @@ class TestOccurrences:
         poll()
         assert len(enqueued()) == 1
 
-    def test_failing_task_does_not_stop_the_others(self, caplog: pytest.LogCaptureFixture) -> None:
-        def fail() -> str:
-            raise RuntimeError("a mistake of the site")
-
-        periodic(every=timedelta(days=1))(jobs.noop.using(unique=fail))
-        periodic(every=timedelta(days=1))(jobs.note_attempt)
-        handle_until(server_ms() - 10 * DAY)
+    def test_failing_task_does_not_stop_the_others(self, caplog: LogCaptureFixture) -> None:
+        missed_for_days(jobs.noop.using(unique=jobs.raise_unavailable))
+        missed_for_days(jobs.note_attempt)
         poll()
         assert f"Enqueueing the periodic task {NOOP} failed" in caplog.text
         assert len(enqueued()) == 1
 
-    def test_queue_that_is_not_listed_is_registered(self, settings: Settings) -> None:
-        settings.TASKS = {"default": {**settings.TASKS["default"], "QUEUES": []}}
-        periodic(every=timedelta(days=1))(jobs.noop.using(queue_name="nightly"))
-        handle_until(server_ms() - 10 * DAY)
+    @pytest.mark.usefixtures("any_queue")
+    def test_queue_that_is_not_listed_is_registered(self) -> None:
+        missed_for_days(jobs.noop.using(queue_name="nightly"))
         poll()
         assert backend().serving() == ["nightly"]
 
     @pytest.mark.parametrize("use_tz", [True, False])
     def test_run_after_is_the_occurrence(self, use_tz: bool, settings: Settings, sent: list[Any]) -> None:
         settings.USE_TZ = use_tz
-        periodic(every=timedelta(days=1))(jobs.noop)
-        handle_until(server_ms() - 10 * DAY)
+        missed_for_days()
         poll()
         [result] = sent
-        midnight = server_ms() // DAY * DAY
+        midnight = last_midnight()
         assert (result.task.run_after.tzinfo is not None) == use_tz
         assert result.task.run_after.replace(tzinfo=UTC).timestamp() * 1000 == midnight
         assert result.enqueued_at is not None
 
-    def test_failing_server_is_asked_again_soon(self, caplog: pytest.LogCaptureFixture) -> None:
+    def test_failing_server_is_asked_again_soon(self, caplog: LogCaptureFixture) -> None:
         round_ = enqueue_due(backend(), [])
         next(round_)
         with pytest.raises(StopIteration) as caught:
@@ -522,13 +510,8 @@ class TestOccurrences:
         assert caught.value.value == schedules.RETRY_INTERVAL
         assert "periodic tasks of the backend 'default' failed, retrying in 2.0 s: no reply" in caplog.text
 
-    def test_tasks_of_other_backends_are_left_out(self, settings: Settings) -> None:
-        settings.TASKS = {**settings.TASKS, "dummy": {"BACKEND": DUMMY}}
-        periodic(every=1)(jobs.noop.using(backend="dummy"))
-        assert tasks_of(backend()) == []
 
-
-def test_poller_leaves_out_no_second_of_a_long_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_poller_leaves_out_no_second_of_a_long_time(monkeypatch: MonkeyPatch) -> None:
     """Rounds take 3 ms, so rounds once a second would leave out one second in 333."""
     schedule = Every(1)
     poller = AliasPoller(conf.alias(), [schedules.enqueue_periodic_tasks], lambda: clock.now > 1700.5)
@@ -550,6 +533,7 @@ def test_poller_leaves_out_no_second_of_a_long_time(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.timing
+@pytest.mark.usefixtures("short_polls")
 def test_pollers_enqueue_each_occurrence_in_time() -> None:
     periodic(every=1)(jobs.noop)
     with polling(3):
@@ -558,8 +542,7 @@ def test_pollers_enqueue_each_occurrence_in_time() -> None:
         until(lambda: len(enqueued()) == 2)
         assert server_ms() - began < 10_000
     pushed = sorted(engine().get(id_).state.pushed for id_ in enqueued())
-    moments = [at // 1000 * 1000 for at in pushed]
-    assert sorted(occurrence_id(NOOP, moment) for moment in moments) == enqueued()
+    assert sorted(occurrence_id(NOOP, at // 1000 * 1000) for at in pushed) == enqueued()
 
 
 NOTING = """
@@ -572,14 +555,13 @@ periodic(every=1)(note_occurrence)
 
 @pytest.mark.long
 @pytest.mark.promise
-def test_killed_pollers_lose_and_repeat_nothing(tmp_path: Path, settings: Settings) -> None:
+def test_killed_pollers_lose_and_repeat_nothing(tmp_path: Path, start: Start, configure: Configure) -> None:
     """While one of three pollers is alive at any time, each occurrence runs once; no result is kept."""
-    settings.TASKS = {"default": {**settings.TASKS["default"], "OPTIONS": {"RESULT_TTL": 0}}}
+    configure(RESULT_TTL=0)
     (tmp_path / "seconds").mkdir()
     (tmp_path / "seconds" / "__init__.py").touch()
     (tmp_path / "seconds" / "tasks.py").write_text(NOTING)
-    jobs.notes.clear()
-    with commands() as start, at_work():
+    with at_work():
         pollers = [start("run_poller", apps="seconds", path=tmp_path) for _ in range(3)]
         until(lambda: len(jobs.notes) >= 3)
         for number in range(30):
@@ -606,7 +588,7 @@ def often(): ...
 
 
 @pytest.fixture
-def app(tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+def app(tmp_path: Path, settings: Settings, monkeypatch: MonkeyPatch) -> Iterator[str]:
     """An installed app with periodic tasks."""
     package = tmp_path / "timetable"
     package.mkdir()
@@ -631,18 +613,28 @@ class TestCheck:
         assert found() == []
         assert len(tasks_of(backend())) == 2
 
-    def test_task_of_another_backend(self, settings: Settings) -> None:
+    def test_task_of_another_backend_is_listed_with_its_problem(self, settings: Settings) -> None:
         settings.TASKS = {**settings.TASKS, "dummy": {"BACKEND": DUMMY}}
         periodic(every=60)(jobs.noop.using(backend="dummy"))
+        assert tasks_of(backend()) == []
         [message] = found()
         assert (message.id, message.level) == ("messaging.W013", WARNING)
         assert message.msg.startswith(f"The periodic task {NOOP} is never enqueued: its backend 'dummy'")
+        [row] = json.loads(listed("--json"))
+        assert (row["next"], row["enqueued"], row["backend"]) == ([], None, "dummy")
+        assert row["problem"] == "never enqueued: its backend 'dummy' is not a RedisBackend"
+        assert listed().endswith(f"{NOOP} is {row['problem']}.\n")
 
-    def test_invalid_schedule(self, app: str, tmp_path: Path) -> None:
+    @pytest.mark.parametrize("command", ["run_poller", "run_messaging", "periodic_tasks"])
+    def test_invalid_schedule_is_an_error_of_the_check_and_of_commands(
+        self, command: str, app: str, tmp_path: Path
+    ) -> None:
         (tmp_path / "timetable" / "tasks.py").write_text(TASKS.replace("30 2", "61 2"))
         [message] = found()
         assert (message.id, message.level) == ("messaging.E010", ERROR)
         assert "Bad minute" in message.msg
+        with pytest.raises(CommandError, match="Bad minute"):
+            call_command(command)
 
 
 class Terminal(io.StringIO):
@@ -685,7 +677,7 @@ class TestCommand:
         assert nightly.endswith(f"  {local:%d %b}{year} {local:%H:%M}")
         assert f"{app}.often    every 0:10:00  none    other    " in often
 
-    def test_narrow_terminal(self, app: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_narrow_terminal(self, app: str, monkeypatch: MonkeyPatch) -> None:
         """A task is a block of lines if the table would be wider than the terminal."""
         monkeypatch.setattr(io, "StringIO", Terminal)
         monkeypatch.setenv("COLUMNS", "300")
@@ -696,27 +688,11 @@ class TestCommand:
         assert nightly["task"] == f"{app}.nightly"
         assert (often["queue"], often["missed"], often["enqueued"]) == ("other", "none", "-")
 
-    def test_task_of_another_backend(self, settings: Settings) -> None:
-        settings.TASKS = {**settings.TASKS, "dummy": {"BACKEND": DUMMY}}
-        periodic(every=60)(jobs.noop.using(backend="dummy"))
-        [row] = json.loads(listed("--json"))
-        assert (row["next"], row["enqueued"], row["backend"]) == ([], None, "dummy")
-        assert row["problem"] == "never enqueued: its backend 'dummy' is not a RedisBackend"
-        assert listed().endswith(f"{NOOP} is {row['problem']}.\n")
-
     def test_invalid_count(self) -> None:
         with pytest.raises(CommandError, match="--count must be between 1 and 100"):
             listed("--count", "0")
 
-    @pytest.mark.parametrize("command", ["run_poller", "run_messaging", "periodic_tasks"])
-    def test_invalid_schedule_is_an_error_of_the_command(
-        self, command: str, app: str, tmp_path: Path
-    ) -> None:
-        (tmp_path / "timetable" / "tasks.py").write_text(TASKS.replace("30 2", "61 2"))
-        with pytest.raises(CommandError, match="Bad minute"):
-            call_command(command)
-
-    def test_poller_command_finds_the_tasks(self, app: str, caplog: pytest.LogCaptureFixture) -> None:
+    def test_poller_command_finds_the_tasks(self, app: str, caplog: LogCaptureFixture) -> None:
         caplog.set_level(logging.INFO)
         loops.poller()
         assert [one.name for one in tasks_of(backend())] == [f"{app}.nightly", f"{app}.often"]

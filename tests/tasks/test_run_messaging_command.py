@@ -6,7 +6,7 @@ import io
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -14,62 +14,43 @@ from typing import Any
 import pytest
 from django.core.management import CommandError, call_command
 from django.utils import autoreload
+from pytest import LogCaptureFixture, MonkeyPatch
 from pytest_django import Settings
 
-from django_redis_messaging import ConfigurationError, DelayQueue, Expiry, handlers, on_expiry
+from django_redis_messaging import ConfigurationError, DelayQueue, Expired, Expiry, handlers, on_expiry
 from django_redis_messaging.management import loops
 from django_redis_messaging.management.loops import LoopGroup
 from django_redis_messaging.services.jobs.keys import JobKeys
 from django_redis_messaging.services.jobs.poller import Poller
-from django_redis_messaging.tasks.compat import BaseTaskBackend
-from tests.support.engines import timers
-from tests.support.processes import PATIENCE, Start, commands
-from tests.support.workers import ended, keys, server, state, until
-from tests.tasks import jobs
 
-#: a backend of Django or of the backport, not of this package
-DUMMY = BaseTaskBackend.__module__.replace(".base", ".dummy.DummyBackend")
+from ..support.engines import timers
+from ..support.processes import Start
+from ..support.workers import (
+    DUMMY,
+    PATIENCE,
+    SUCCESSFUL,
+    assert_released,
+    ended,
+    keys,
+    server,
+    state,
+    until,
+)
+from . import jobs
+from .conftest import SendWhen
+
+pytestmark = [pytest.mark.one_server, pytest.mark.usefixtures("short_polls")]
+
 EXPIRIES = """
 import time
 from pathlib import Path
 from django_redis_messaging import on_expiry
-from django_redis_messaging.services.jobs.poller import Round, default_alias, register
 
 @on_expiry("order")
 def unpaid(expired):
     Path(expired.payload["marker"]).write_text(expired.name)
     time.sleep(expired.payload["seconds"])
-
-@register(default_alias)
-def rounds(using):
-    return [Round("broken", using, broken)]
-
-def broken():
-    if Path({switch!r}).exists():
-        raise RuntimeError("a mistake of the site")
-    return 0.05
-    yield
 """
-
-
-@pytest.fixture
-def start(tmp_path: Path) -> Iterator[Start]:
-    """Start the command for a site with tasks, and with handlers in its app `shop`."""
-    shop = tmp_path / "shop"
-    shop.mkdir()
-    (shop / "__init__.py").touch()
-    (shop / "expiries.py").write_text(EXPIRIES.format(switch=str(tmp_path / "switch")))
-    with commands() as run:
-        yield lambda *arguments: run("run_messaging", *arguments, apps="shop", path=tmp_path)
-
-
-@pytest.fixture
-def restore_signals() -> Iterator[None]:
-    """Restore the signal handlers after the test."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
 
 
 def output_of(*arguments: str) -> str:
@@ -79,63 +60,68 @@ def output_of(*arguments: str) -> str:
     return out.getvalue()
 
 
-class TestProcess:
-    def test_all_three_loops_run_and_drain_at_the_first_signal(self, start: Start, tmp_path: Path) -> None:
-        """The signal arrives while the timer's handler and the task are running."""
-        fired, begun = tmp_path / "fired", tmp_path / "begun"
-        DelayQueue("mail").push("hello", delay=0.1)
-        process = start("--concurrency", "2")
-        assert process.stdout
-        line = process.stdout.readline()
-        assert line.startswith("Running worker ")
-        assert line.endswith(" of default, other; poller; listener of timers of order. Ctrl-C ends it.\n")
-        mail = JobKeys(keys().tag.partition(":1:")[0], "queue", "mail").queue("jobs")
-        until(lambda: server().zcard(mail.ready) == 1)
-        Expiry("order").start("17", 0.01, {"marker": str(fired), "seconds": 0.5})
-        result = jobs.pid_after.enqueue(str(begun), 0.5)
-        until(lambda: fired.exists() and begun.exists())
-        process.send_signal(signal.SIGTERM)
-        assert process.communicate(timeout=PATIENCE) == ("Ended after 1 tasks and 1 timers.\n", "")
-        assert process.returncode == 0
-        assert ended(result).return_value == process.pid
-        assert timers().stats("order")[:4] == [0, 0, 0, 0]
-
-    @pytest.mark.timing
-    def test_second_signal_releases_running_jobs(self, start: Start, tmp_path: Path) -> None:
-        fired, begun = tmp_path / "fired", tmp_path / "begun"
-        Expiry("order").start("17", 0.01, {"marker": str(fired), "seconds": 600})
-        result = jobs.pid_after.enqueue(str(begun), 600.0)
-        process = start("--verbosity", "0", "--drain", "600")
-        until(lambda: fired.exists() and begun.exists())
-        process.send_signal(signal.SIGTERM)
-        process.send_signal(signal.SIGINT)
-        assert process.communicate(timeout=PATIENCE)[0] == ""
-        assert process.returncode == 0
-        assert (state(result).status, state(result).attempts) == ("w", 0)
-        assert timers().stats("order")[:4] == [1, 0, 0, 0]
-
-    def test_failed_loop_drains_the_others_and_sets_the_exit_code(self, start: Start, tmp_path: Path) -> None:
-        begun = tmp_path / "begun"
-        result = jobs.pid_after.enqueue(str(begun), 1.0)
-        process = start()
-        until(begun.exists)
-        (tmp_path / "switch").touch()
-        out, errors = process.communicate(timeout=PATIENCE)
-        assert process.returncode == 1
-        assert "RuntimeError: a mistake of the site" in errors
-        assert errors.endswith("CommandError: Ended by an error of the poller; see the log.\n")
-        assert out.endswith("Ended after 1 tasks and 0 timers.\n")
-        assert ended(result).return_value == process.pid
+def test_all_three_loops_run_and_drain_at_the_first_signal(start: Start, tmp_path: Path) -> None:
+    """The signal arrives while the timer's handler and the task are running."""
+    shop = tmp_path / "shop"
+    shop.mkdir()
+    (shop / "__init__.py").touch()
+    (shop / "expiries.py").write_text(EXPIRIES)
+    fired, begun = tmp_path / "fired", tmp_path / "begun"
+    DelayQueue("mail").push("hello", delay=0.1)
+    process = start("run_messaging", "--concurrency", "2", apps="shop", path=tmp_path)
+    assert process.stdout
+    line = process.stdout.readline()
+    assert line.startswith("Running worker ")
+    assert line.endswith(" of default, other; poller; listener of timers of order. Ctrl-C ends it.\n")
+    mail = JobKeys(keys().tag.partition(":1:")[0], "queue", "mail").queue("jobs")
+    until(lambda: server().zcard(mail.ready) == 1)
+    Expiry("order").start("17", 0.01, {"marker": str(fired), "seconds": 0.5})
+    result = jobs.pid_after.enqueue(str(begun), 0.5)
+    until(lambda: fired.exists() and begun.exists())
+    process.send_signal(signal.SIGTERM)
+    assert process.communicate(timeout=PATIENCE) == ("Ended after 1 tasks and 1 timers.\n", "")
+    assert process.returncode == 0
+    assert ended(result).return_value == process.pid
+    assert timers().stats("order")[:4] == [0, 0, 0, 0]
 
 
 @pytest.fixture
-def stop_immediately(monkeypatch: pytest.MonkeyPatch) -> None:
+def stop_immediately(monkeypatch: MonkeyPatch) -> None:
     """Simulate a signal before the start: the loops end at once."""
     monkeypatch.setattr(loops, "at_signals", lambda stop: stop())
 
 
-@pytest.mark.usefixtures("restore_signals")
+@pytest.mark.usefixtures("send_when")
 class TestLoops:
+    @pytest.mark.timing
+    def test_second_signal_releases_running_jobs(self, send_when: SendWhen) -> None:
+        @on_expiry("order")
+        def unpaid(expired: Expired) -> None:
+            jobs.note.func("fired")
+            jobs.go.wait(PATIENCE)
+
+        Expiry("order").start("17", 0.01)
+        result = jobs.wait.enqueue()
+        send_when(lambda: len(jobs.notes) == 2, signal.SIGTERM, signal.SIGINT)
+        assert output_of("--verbosity", "0", "--drain", "600") == ""
+        assert_released(result)
+        assert timers().stats("order")[:4] == [1, 0, 0, 0]
+
+    def test_failed_loop_drains_the_others_and_is_an_error_of_the_command(
+        self, monkeypatch: MonkeyPatch, caplog: LogCaptureFixture
+    ) -> None:
+        def fail(_: Poller) -> None:
+            until(lambda: state(result).status == "r")
+            raise RuntimeError("a mistake of the site")
+
+        monkeypatch.setattr(Poller, "run", fail)
+        result, out = jobs.sleep.enqueue(0.2), io.StringIO()
+        with pytest.raises(CommandError, match=r"Ended by an error of the poller; see the log\."):
+            call_command("run_messaging", stdout=out)
+        assert ended(result).status == SUCCESSFUL
+        assert out.getvalue().endswith("Ended after 1 tasks and 0 timers.\n")
+        assert "RuntimeError: a mistake of the site" in caplog.text
+
     @pytest.mark.usefixtures("stop_immediately")
     def test_no_worker_and_no_listener_is_no_error(self, settings: Settings) -> None:
         settings.TASKS = {"default": {"BACKEND": DUMMY}}
@@ -154,13 +140,13 @@ class TestLoops:
         jobs.noop.enqueue()
         jobs.noop.using(backend="mail", queue_name="letters").enqueue()
         on_expiry("order")(print)
-        lines = output_of("--max-time", "1.5")
+        lines = output_of("--max-time", "1")
         assert " of default, other; worker " in lines
         assert " of letters; poller; listener of timers of order. Ctrl-C" in lines
         assert "Ended after 2 tasks and 0 timers." in lines
 
     @pytest.mark.usefixtures("stop_immediately")
-    def test_without_django_tasks(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_without_django_tasks(self, monkeypatch: MonkeyPatch) -> None:
         monkeypatch.setattr(loops, "tasks_installed", lambda: False)
         assert output_of("--max-time", "1").startswith(
             "Running no worker (TASKS has no backend of this app); poller;"
@@ -170,16 +156,8 @@ class TestLoops:
         with pytest.raises(CommandError, match=r"found: none"):
             output_of("--queue", "default")
 
-    def test_error_of_a_loop_is_an_error_of_the_command(
-        self, settings: Settings, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        settings.TASKS = {"default": {"BACKEND": DUMMY}}
-        monkeypatch.setattr(Poller, "run", lambda self: 1 / 0)
-        with pytest.raises(CommandError, match="Ended by an error of the poller; see the log"):
-            output_of()
-
     def test_reload_leaves_signals_to_the_reloader(
-        self, settings: Settings, monkeypatch: pytest.MonkeyPatch
+        self, settings: Settings, monkeypatch: MonkeyPatch
     ) -> None:
         """The reloader runs the command in a thread, where signal handlers cannot be set."""
         settings.TASKS = {"default": {"BACKEND": DUMMY}}
@@ -218,7 +196,7 @@ class TestLoops:
         assert text in str(error.value)
         assert "\n" not in str(error.value)
 
-    def test_conflicting_handlers(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_conflicting_handlers(self, monkeypatch: MonkeyPatch) -> None:
         def discover() -> None:
             raise ConfigurationError("The namespace 'order' has a handler already.")
 
@@ -259,6 +237,7 @@ class EndingLoop:
 
 class TestTogether:
     def test_both_stops_reach_all_loops(self) -> None:
+        LoopGroup({}).run()  # ends at once
         one, other = WaitingLoop(1), WaitingLoop(2)
         together = LoopGroup({"one": one, "other": other})
         together.stop()
@@ -277,7 +256,7 @@ class TestTogether:
         ],
     )
     def test_loop_that_ends_stops_the_others_once(
-        self, ending: EndingLoop, failed: list[str], caplog: pytest.LogCaptureFixture
+        self, ending: EndingLoop, failed: list[str], caplog: LogCaptureFixture
     ) -> None:
         """The others drain. When one of them ends, the rest are not stopped a second time."""
         others = WaitingLoop(), WaitingLoop(), WaitingLoop()
@@ -290,17 +269,16 @@ class TestTogether:
     @pytest.mark.timing
     def test_loops_stop_after_max_time(self) -> None:
         waiting, began = WaitingLoop(), time.monotonic()
-        together = LoopGroup({"waiting": waiting}, max_time=0.2)
-        together.run()
+        LoopGroup({"waiting": waiting}, max_time=0.2).run()
         assert waiting.stop_calls == 1
         assert 0.2 <= time.monotonic() - began < PATIENCE
 
     @pytest.mark.timing
     def test_loop_that_ignores_the_second_stop_is_abandoned(
-        self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+        self, monkeypatch: MonkeyPatch, caplog: LogCaptureFixture
     ) -> None:
         """For example, a loop that waits for an unresponsive Redis."""
-        monkeypatch.setattr("django_redis_messaging.management.loops.GROUP_STOP_TIMEOUT", 0.1)
+        monkeypatch.setattr(loops, "GROUP_STOP_TIMEOUT", 0.1)
         one, other = WaitingLoop(3), WaitingLoop(2)
         together = LoopGroup({"one": one, "other": other})
         together.stop()
@@ -310,11 +288,14 @@ class TestTogether:
         assert "Exiting though these loops have not ended: one." in caplog.text
         one.stop()
 
-    @pytest.mark.usefixtures("restore_signals")
+    @pytest.mark.usefixtures("send_when")
     @pytest.mark.timing
-    def test_signal_that_interrupts_no_wait_is_noticed(self) -> None:
+    def test_signal_that_interrupts_no_wait_is_noticed(self, monkeypatch: MonkeyPatch) -> None:
         """For example, one that arrives just before the wait begins; here, another thread receives it."""
-        loops.at_signals((together := LoopGroup({"waiting": (waiting := WaitingLoop())})).stop)
+        monkeypatch.setattr(loops, "GROUP_POLL_INTERVAL", 0.3)
+        waiting = WaitingLoop()
+        together = LoopGroup({"waiting": waiting})
+        loops.at_signals(together.stop)
 
         def send() -> None:
             until(lambda: any(thread.name == "waiting" for thread in threading.enumerate()))
@@ -327,6 +308,3 @@ class TestTogether:
             together.run()
             sent.result()
         assert waiting.stop_calls == 1
-
-    def test_no_loops_end_at_once(self) -> None:
-        LoopGroup({}).run()
