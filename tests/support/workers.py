@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 from django.dispatch import Signal
 from django.utils import timezone
@@ -22,6 +23,9 @@ from django_redis_messaging.tasks.compat import (
     TaskResult,
     TaskResultStatus,
     task_backends,
+    task_enqueued,
+    task_finished,
+    task_started,
 )
 from django_redis_messaging.tasks.worker import Limits, Worker
 from tests.support.engines import Performed, tasks_of
@@ -32,6 +36,7 @@ READY, RUNNING = TaskResultStatus.READY, TaskResultStatus.RUNNING
 SUCCESSFUL, FAILED = TaskResultStatus.SUCCESSFUL, TaskResultStatus.FAILED
 #: a backend of Django or of the backport, not of this package
 DUMMY = BaseTaskBackend.__module__.replace(".base", ".dummy.DummyBackend")
+SIGNALS = {"enqueued": task_enqueued, "started": task_started, "finished": task_finished}
 #: commands that only clients send here: the server also counts the commands of scripts
 SENT = ("eval", "evalsha", "bzpopmin", "xread")
 
@@ -126,6 +131,39 @@ def receiving(signal: Signal, receive: Callable[..., object]) -> Iterator[None]:
         yield
     finally:
         signal.disconnect(receive)
+
+
+class ReceivedSignal(NamedTuple):
+    """A signal, with the state of its result at the time it was sent."""
+
+    name: str
+    sender: type
+    id: str
+    status: str
+    attempts: int
+    #: the exception being handled at the time
+    error: BaseException | None
+    #: the result that the backend stored at the time, if the backend stores results
+    stored: TaskResult | None
+
+
+@contextmanager
+def recording_signals(store: Any = None) -> Iterator[list[ReceivedSignal]]:
+    """Record all signals that are sent in the block."""
+    signals: list[ReceivedSignal] = []
+
+    def receiver_of(name: str) -> Callable[..., None]:
+        def receive(sender: type, task_result: TaskResult, **_: object) -> None:
+            stored = store.get_result(task_result.id) if store is not None else None
+            fields = task_result.id, str(task_result.status), task_result.attempts
+            signals.append(ReceivedSignal(name, sender, *fields, sys.exc_info()[1], stored))
+
+        return receive
+
+    with ExitStack() as stack:
+        for name, signal in SIGNALS.items():
+            stack.enter_context(receiving(signal, receiver_of(name)))
+        yield signals
 
 
 def engine() -> Performed:

@@ -152,11 +152,6 @@ def wait_for_loss(context: Any) -> str:
 
 
 @task
-def meet() -> None:
-    meeting.wait(10)
-
-
-@task
 async def loop_and_meet() -> list[int]:
     await asyncio.to_thread(meeting.wait, 10)
     return [id(asyncio.get_running_loop()), threading.get_ident()]
@@ -195,11 +190,6 @@ def pid_after(marker: str, seconds: float) -> int:
 
 
 @task
-def interrupt() -> None:
-    raise KeyboardInterrupt("stop")
-
-
-@task
 async def async_raise(name: str) -> None:
     raise {"KeyboardInterrupt": KeyboardInterrupt, "SystemExit": SystemExit}[name](name)
 
@@ -223,7 +213,7 @@ async def break_event_loop(*_: object) -> None:
     def fail_unexpectedly() -> None:
         raise RuntimeError("the selector failed")
 
-    asyncio.get_running_loop()._run_once = fail_unexpectedly  # type: ignore[attr-defined]
+    asyncio.get_running_loop()._run_once = fail_unexpectedly
     await asyncio.Event().wait()
 
 
@@ -296,21 +286,6 @@ async def async_note_timeout(seconds: float) -> None:
         await asyncio.sleep(seconds)
     finally:
         notes.append(time.monotonic() - began)
-
-
-@task
-async def async_interrupt() -> None:
-    raise KeyboardInterrupt("stop")
-
-
-@task
-def raise_system_exit() -> None:
-    raise SystemExit("bye")
-
-
-@task
-async def async_raise_system_exit() -> None:
-    raise SystemExit("bye")
 
 
 @task

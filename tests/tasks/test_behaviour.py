@@ -47,6 +47,7 @@ from ..support.workers import (
     keys,
     later,
     receiving,
+    recording_signals,
     run_to_end,
     server,
     server_ms,
@@ -55,7 +56,6 @@ from ..support.workers import (
     until,
 )
 from . import jobs
-from .conformance import recording_signals
 from .conftest import Configure
 
 pytestmark = pytest.mark.usefixtures("short_backoff")
@@ -97,31 +97,20 @@ class TestOptions:
         assert [backend().timeout(one) for one in (stored, own, jobs.noop)] == [None, 0.2, 0.1]
 
     @pytest.mark.parametrize(
-        "options",
+        ("name", "values"),
         [
-            {"max_attempts": 0},
-            {"max_attempts": -1},
-            {"max_attempts": "3"},
-            {"max_attempts": 1.5},
-            {"timeout": 0},
-            {"timeout": -1},
-            {"timeout": float("nan")},
-            {"timeout": timedelta(seconds=1)},
-            {"result_ttl": -1},
-            {"result_ttl": "1 day"},
-            {"result_ttl": timedelta(days=1)},
-            {"retry_on": [KeyError]},
-            {"retry_on": KeyError},
-            {"retry_on": ("KeyError",)},
+            ("max_attempts", (0, -1, "3", 1.5)),
+            ("timeout", (0, -1, float("nan"), timedelta(seconds=1))),
+            ("result_ttl", (-1, "1 day", timedelta(days=1))),
+            ("retry_on", ([KeyError], KeyError, ("KeyError",))),
         ],
     )
-    def test_invalid_options_are_rejected(self, options: dict[str, Any]) -> None:
-        with pytest.raises(InvalidTask):
-            jobs.noop.using(**options)
-        with pytest.raises(InvalidTask):
-            task(**options)(jobs.noop.func)
-
-    def test_unknown_options_are_rejected(self) -> None:
+    def test_invalid_options_are_rejected(self, name: str, values: Sequence[Any]) -> None:
+        for value in values:
+            with pytest.raises(InvalidTask):
+                jobs.noop.using(**{name: value})
+            with pytest.raises(InvalidTask):
+                task(**{name: value})(jobs.noop.func)
         with pytest.raises(TypeError):
             jobs.noop.using(colour="red")
         with pytest.raises(TypeError):
@@ -143,26 +132,27 @@ class TestOptions:
         assert list(backend().check()) == []
 
     @pytest.mark.parametrize(
-        ("name", "value", "problem"),
+        ("name", "values", "problem"),
         [
-            *(("ENQUEUE_ON_COMMIT", alias, "messaging.E101") for alias in ("third", None, 5)),
-            *(("RESULT_TTL", value, "messaging.E102") for value in (-1, "a day", None)),
-            *(("RESULT_MAX", value, "messaging.E102") for value in (0, 1.5)),
-            *(("MAX_ATTEMPTS", value, "messaging.E102") for value in (0, "3")),
-            *(("TIMEOUT", value, "messaging.E102") for value in (0, "1 min")),
-            *(("TASK_MODULES", value, "messaging.E102") for value in ("mysite", ["mysite", ""])),
-            ("USING", "nowhere", "messaging.E102"),
-            ("RESULTS_TTL", 5, "messaging.W101"),
+            ("ENQUEUE_ON_COMMIT", ("third", None, 5), "messaging.E101"),
+            ("RESULT_TTL", (-1, "a day", None), "messaging.E102"),
+            ("RESULT_MAX", (0, 1.5), "messaging.E102"),
+            ("MAX_ATTEMPTS", (0, "3"), "messaging.E102"),
+            ("TIMEOUT", (0, "1 min"), "messaging.E102"),
+            ("TASK_MODULES", ("mysite", ["mysite", ""]), "messaging.E102"),
+            ("USING", ("nowhere",), "messaging.E102"),
+            ("RESULTS_TTL", (5,), "messaging.W101"),
         ],
     )
     def test_invalid_settings_are_reported(
-        self, name: str, value: Any, problem: str, configure: Configure
+        self, name: str, values: Sequence[Any], problem: str, configure: Configure
     ) -> None:
-        configure(**{name: value})
-        [message] = backend().check()
-        assert message.id == problem
-        assert problem == "messaging.E101" or name in message.msg
-        assert problem != "messaging.W101" or "RESULT_TTL" in message.hint
+        for value in values:
+            configure(**{name: value})
+            [message] = backend().check()
+            assert message.id == problem
+            assert problem == "messaging.E101" or name in message.msg
+            assert problem != "messaging.W101" or "RESULT_TTL" in message.hint
 
     @pytest.mark.parametrize(("option", "count"), [(True, 1), ("second", 1), ("default", 0), (False, 0)])
     def test_databases_without_autocommit_are_errors(
@@ -188,11 +178,7 @@ class TestRetries:
             (jobs.raise_by_name.using(max_attempts=4, retry_on=(LookupError,)), ["KeyError"], 4),
             (jobs.raise_by_name.using(max_attempts=4, retry_on=(LookupError,)), ["ValueError"], 1),
             (jobs.raise_by_name.using(max_attempts=3), ["SystemExit"], 1),
-            (
-                jobs.raise_nested_error.using(max_attempts=2, retry_on=(jobs.Order.DoesNotExist,)),
-                [],
-                2,
-            ),
+            (jobs.raise_nested_error.using(max_attempts=2, retry_on=(jobs.Order.DoesNotExist,)), [], 2),
         ],
     )
     def test_attempts_until_the_task_fails(self, called: RedisTask, args: list[str], attempts: int) -> None:
@@ -393,17 +379,19 @@ class TestUnique:
 
 
 class TestMany:
-    def test_results_are_in_call_order(self) -> None:
+    async def test_results_are_in_call_order(self, call: Call) -> None:
         calls = [([number], {"n": number}) for number in range(450)]
         with recording_signals() as signals:
-            results = jobs.echo.enqueue_many(iter(calls))
+            results = await call(jobs.aecho, "enqueue_many", iter(calls))
         assert [(each.args, each.kwargs) for each in results] == calls
         assert [each.id for each in signals] == [each.id for each in results]
         assert all(each.enqueued_at is not None for each in results)
         assert count_waiting() == 450
         with recording_signals() as signals:
-            burst(max_tasks=5)
+            await asyncio.to_thread(burst, max_tasks=5)
         assert [each.id for each in signals if each.name == "started"] == [each.id for each in results[:5]]
+        assert (await backend().aget_result(results[4].id)).return_value == [[4], {"n": 4}]
+        assert await call(jobs.echo, "enqueue_many", []) == []
 
     async def test_pages_are_limited_by_bytes(self, monkeypatch: MonkeyPatch, settings: Settings) -> None:
         change(settings, JOB_MAX_BYTES=2**21)
@@ -422,19 +410,6 @@ class TestMany:
         assert [backend().get_result(each.id).args for each in results] == [[text] for text in texts] * 2
         await jobs.echo.aenqueue_many([(["x" * 2**20], {}), ([1], {})])  # a page has at least one call
         assert len(sizes) == 8
-
-    async def test_enqueue_many_asynchronously(self) -> None:
-        with recording_signals() as signals:
-            results = await jobs.aecho.using(queue_name="other").aenqueue_many([([1], {}), ([2], {"x": 3})])
-        assert [each.id for each in signals] == [each.id for each in results]
-        await asyncio.to_thread(burst)
-        for result in results:
-            await result.arefresh()
-        assert [each.return_value for each in results] == [[[1], {}], [[2], {"x": 3}]]
-
-    async def test_empty_call_list(self) -> None:
-        assert await jobs.echo.aenqueue_many([]) == []
-        assert await asyncio.to_thread(jobs.echo.enqueue_many, []) == []
 
     def test_one_invalid_call_rejects_all(self) -> None:
         with recording_signals() as signals, pytest.raises(TypeError):
@@ -526,15 +501,12 @@ class TestCancelAndReschedule:
         await two.arefresh()
         assert two.status == SUCCESSFUL
 
-    async def test_running_tasks_cannot_be_cancelled_or_rescheduled(self) -> None:
+    async def test_running_and_unknown_tasks_cannot_be_cancelled_or_rescheduled(self, call: Call) -> None:
         result = await jobs.noop.aenqueue()
         assert engine().claim(["default"], 1, 60_000).jobs
-        moment = timezone.now()
-        assert not await asyncio.to_thread(jobs.noop.cancel, result.id)
-        assert not await jobs.noop.acancel(result.id)
-        assert not await asyncio.to_thread(jobs.noop.reschedule, result.id, moment)
-        assert not await jobs.noop.areschedule(result.id, moment)
-        assert not jobs.noop.cancel("0" * 32) and not jobs.noop.reschedule("0" * 32, moment)
+        for job_id in (result.id, "0" * 32):
+            assert not await call(jobs.noop, "cancel", job_id)
+            assert not await call(jobs.noop, "reschedule", job_id, timezone.now())
 
     async def test_result_has_the_new_run_after(self) -> None:
         """The rescheduling result is updated immediately, others by a refresh, including after the task has
@@ -680,22 +652,10 @@ class TestDeadLetters:
 
 class TestPayloads:
     def test_round_trip(self) -> None:
-        values: list[Any] = [
-            None,
-            2**53 + 1,
-            -(10**30),
-            0.1,
-            -0.0,
-            1e308,
-            "",
-            '\0\n\r\x1f"\\',
-            "👩‍👩‍👧‍👦 ÄÖÜ \u2028",
-            [],
-            {},
-            [[], {}, [[]], {"": []}, {"a": {"b": {}}}],
-            [1, True, False, None, "1"],
-            "x" * 100_000,
-        ]
+        numbers = [2**53 + 1, -(10**30), 0.1, -0.0, 1e308]
+        texts = ["", '\0\n\r\x1f"\\', "👩‍👩‍👧‍👦 ÄÖÜ \u2028", "x" * 100_000]
+        nested = [[], {}, [[], {}, [[]], {"": []}, {"a": {"b": {}}}], [1, True, False, None, "1"]]
+        values: list[Any] = [None, *numbers, *texts, *nested]
         results = [jobs.echo.enqueue(value, name=value) for value in values]
         stored = [backend().get_result(one.id) for one in results]
         burst()
@@ -718,23 +678,14 @@ class TestPayloads:
         burst()
         assert errors_of(result) == ["LimitExceeded"]
 
-    @pytest.mark.parametrize(
-        ("value", "error"),
-        [
-            (object(), TypeError),
-            ({1: "one"}, TypeError),
-            (float("nan"), ValueError),
-            (float("inf"), ValueError),
-            ("\ud800", ValueError),
-            (b"\xff", ValueError),
-            ({"a", "b"}, TypeError),
-        ],
-    )
-    def test_unserializable_values_are_rejected(self, value: Any, error: type[Exception]) -> None:
-        with pytest.raises(error):
-            jobs.echo.enqueue(value)
-        with pytest.raises(error):
-            jobs.echo.enqueue(key=value)
+    def test_unserializable_values_are_rejected(self) -> None:
+        wrong = {TypeError: [object(), {1: "one"}, {"a", "b"}]}
+        for error, values in {**wrong, ValueError: [float("nan"), float("inf"), "\ud800", b"\xff"]}.items():
+            for value in values:
+                with pytest.raises(error):
+                    jobs.echo.enqueue(value)
+                with pytest.raises(error):
+                    jobs.echo.enqueue(key=value)
         assert stored_keys() == set()
 
     def test_full_queue_rejects_tasks(self, settings: Settings) -> None:

@@ -27,11 +27,11 @@ from ..support.workers import (
     count_waiting,
     later,
     receiving,
+    recording_signals,
     run_to_end,
     stored_keys,
 )
 from . import jobs
-from .conformance import recording_signals
 from .conftest import Configure
 
 

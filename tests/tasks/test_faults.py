@@ -53,6 +53,7 @@ from ..support.workers import (
     keys,
     liveness,
     receiving,
+    recording_signals,
     running,
     sent_in,
     server,
@@ -63,7 +64,6 @@ from ..support.workers import (
     worker,
 )
 from . import jobs
-from .conformance import recording_signals
 from .test_follow_ups import waiters
 
 pytestmark = pytest.mark.one_server
@@ -180,8 +180,8 @@ class TestKilledWorkers:
             results = [jobs.crash.using(then=then).enqueue(point) for point in POINTS]
             for result in results:
                 pid = wait_for_result(result, PATIENCE).return_value
-                second = wait_for_result(backend().get_result(result.then_id), PATIENCE)  # type: ignore[attr-defined]
-                third = wait_for_result(backend().get_result(second.then_id), PATIENCE)  # type: ignore[attr-defined]
+                second = wait_for_result(backend().get_result(result.then_id), PATIENCE)
+                third = wait_for_result(backend().get_result(second.then_id), PATIENCE)
                 assert (second.return_value, third.return_value) == ([[pid], {}], [[[[pid], {}]], {}])
         for result in results:
             first, other = result.worker_ids
@@ -393,7 +393,7 @@ class TestFollowUps:
                 lossy.lose_one_after(earlier)
                 burst()
             assert lossy.lost == 1
-            assert sent == [result.then_id]  # type: ignore[attr-defined]
+            assert sent == [result.then_id]
 
     def test_full_memory(self, fill: Callable[[], None]) -> None:
         """Workers go on: a task ends together with the push of its follow-up, and a client can wait for
@@ -409,7 +409,7 @@ class TestFollowUps:
         assert engine().settle_and_push(settlement, prepare_follow_up(backend(), result, 8))
         assert wait_for_result(result).return_value == 8
         with pytest.raises(TimeoutError):
-            wait_for_result(backend().get_result(result.then_id), 0.01)  # type: ignore[attr-defined]
+            wait_for_result(backend().get_result(result.then_id), 0.01)
 
 
 @pytest.mark.timing

@@ -40,13 +40,13 @@ from ..support.workers import (
     errors_of,
     keys,
     later,
+    recording_signals,
     sent,
     server,
     state,
     until,
 )
 from . import jobs
-from .conformance import recording_signals
 from .conftest import Configure
 
 pytestmark = pytest.mark.usefixtures("short_backoff")
@@ -61,7 +61,7 @@ Wait = Callable[..., Awaitable[TaskResult]]
 
 def follow_up(result: TaskResult) -> TaskResult:
     """The result of the task `then`."""
-    return backend().get_result(result.then_id)  # type: ignore[attr-defined]
+    return backend().get_result(result.then_id)
 
 
 def has_follow_up(result: TaskResult) -> bool:
@@ -103,11 +103,11 @@ class TestFollowUp:
         second = follow_up(result)
         assert (second.task.queue_name, second.task.then) == ("other", jobs.note)
         assert follow_up(second).status == SUCCESSFUL
-        assert follow_up(second).then_id is None  # type: ignore[attr-defined]
+        assert follow_up(second).then_id is None
 
     def test_using_replaces_and_removes_it(self) -> None:
         none, other = jobs.double.using(then=None).enqueue(1), jobs.double.using(then=jobs.echo).enqueue(2)
-        assert none.then_id is None  # type: ignore[attr-defined]
+        assert none.then_id is None
         assert backend().get_result(none.id).task.then is None
         assert backend().get_result(other.id).task.then == jobs.echo
         burst()
@@ -134,7 +134,7 @@ class TestFollowUp:
     def test_it_takes_the_context(self) -> None:
         result = jobs.double.using(then=jobs.describe_context, result_ttl=0).enqueue(4)
         burst()  # its result is not kept, but that of its follow-up
-        assert follow_up(result).return_value[:2] == [result.then_id, 1]  # type: ignore[attr-defined]
+        assert follow_up(result).return_value[:2] == [result.then_id, 1]
         assert follow_up(result).return_value[4:] == [8, "all"]
 
     def test_unique_key_in_use(self) -> None:
@@ -143,7 +143,7 @@ class TestFollowUp:
         same, other = (jobs.double.using(then=jobs.unique_note).enqueue(number) for number in (4, 5))
         burst("default")
         assert follow_up(same).id == holder.id
-        assert follow_up(other).id == other.then_id  # type: ignore[attr-defined]
+        assert follow_up(other).id == other.then_id
         assert jobs.notes == [10]
 
     def test_unique_key_given_by_using(self) -> None:
@@ -158,7 +158,7 @@ class TestFollowUp:
     def test_first_task_releases_its_unique_key_for_the_next(self) -> None:
         result = jobs.unique_double.using(then=jobs.unique_double).enqueue(1)
         burst()
-        assert (follow_up(result).id, follow_up(result).return_value) == (result.then_id, 4)  # type: ignore[attr-defined]
+        assert (follow_up(result).id, follow_up(result).return_value) == (result.then_id, 4)
 
     def test_full_queue_loses_none(self, settings: Settings) -> None:
         result = jobs.double.enqueue(4)
@@ -186,7 +186,7 @@ class TestFollowUp:
     def test_nothing_follows_a_failure_or_a_cancellation(self) -> None:
         failed = jobs.fail.using(then=jobs.note).enqueue()
         cancelled = jobs.echo.using(then=jobs.note).enqueue()
-        assert cancelled.cancel()  # type: ignore[attr-defined]
+        assert cancelled.cancel()
         burst()
         assert ended(failed).status == ended(cancelled).status == FAILED
         assert not has_follow_up(failed)
@@ -318,7 +318,7 @@ class TestWaiting:
 
     async def test_returns_at_once_if_the_task_has_ended(self, wait: Wait) -> None:
         done, failed, cancelled = jobs.echo.enqueue(), jobs.fail.enqueue(), jobs.echo.enqueue()
-        assert cancelled.cancel()  # type: ignore[attr-defined]
+        assert cancelled.cancel()
         await asyncio.to_thread(burst)
         found = [(await wait(one, 0)).status for one in (done, failed, cancelled)]
         assert found == [SUCCESSFUL, FAILED, FAILED]
@@ -329,7 +329,7 @@ class TestWaiting:
     async def test_timeout_refreshes_the_result_and_raises(self, seconds: Any, wait: Wait) -> None:
         result = jobs.echo.using(run_after=later()).enqueue()
         moment = later(7200)
-        assert backend().get_result(result.id).reschedule(moment)  # type: ignore[attr-defined]
+        assert backend().get_result(result.id).reschedule(moment)
         began = time.monotonic()
         with pytest.raises(TimeoutError, match=f"Task {result.id} has not ended within 0.*READY"):
             await wait(result, seconds)
@@ -343,7 +343,7 @@ class TestWaiting:
             if end == "fail":
                 burst()
             elif end == "cancel":
-                assert backend().get_result(result.id).cancel()  # type: ignore[attr-defined]
+                assert backend().get_result(result.id).cancel()
             else:
                 engine().claim(["default"], 1, 1)
                 until(lambda: engine().sweep(["default"]) is None)
@@ -408,9 +408,9 @@ class TestWaiting:
         with pytest.raises(InvalidArgument, match="timeout must be 0 s or more, not -1 s"):
             wait_for_result(result, -1)
         with pytest.raises(TypeError, match="timeout must be seconds or a timedelta, not str"):
-            wait_for_result(result, "1")  # type: ignore[arg-type]
+            wait_for_result(result, "1")
         with pytest.raises(TypeError, match="result must be the result of a task of a RedisBackend, not str"):
-            wait_for_result(result.id)  # type: ignore[arg-type]
+            wait_for_result(result.id)
 
     @pytest.mark.timing
     def test_wake_up_takes_about_a_millisecond(self) -> None:
@@ -423,7 +423,7 @@ class TestWaiting:
                 woken: list[float] = []
                 future.add_done_callback(lambda _, woken=woken: woken.append(time.perf_counter()))
                 began = time.perf_counter()
-                assert cancelled.cancel()  # type: ignore[attr-defined]
+                assert cancelled.cancel()
                 future.result(PATIENCE)
                 until(lambda woken=woken: woken)
                 delays.append(woken[0] - began)

@@ -38,6 +38,7 @@ from ..support.workers import (
     errors_of,
     keys,
     later,
+    recording_signals,
     server,
     server_ms,
     state,
@@ -45,7 +46,6 @@ from ..support.workers import (
     until,
 )
 from . import jobs
-from .conformance import recording_signals
 
 pytestmark = pytest.mark.usefixtures("short_polls")
 
@@ -60,7 +60,7 @@ def order_lock() -> Iterator[Lock]:
 def run_now(*results: TaskResult) -> None:
     """Run deferred calls without their delay."""
     for result in results:
-        assert result.task.reschedule(result.id, later(-1))  # type: ignore[attr-defined]
+        assert result.task.reschedule(result.id, later(-1))
     burst()
 
 
@@ -115,7 +115,7 @@ class TestLock:
     def test_deferred_call_can_be_cancelled(self, order_lock: Lock) -> None:
         result = jobs.locked_note.enqueue(7)
         burst()
-        assert result.task.cancel(result.id)  # type: ignore[attr-defined]
+        assert result.task.cancel(result.id)
         result.refresh()
         assert (result.status, counts()) == (FAILED, [0, 0, 0, 0])
 

@@ -489,10 +489,10 @@ class TestSearch:
         monkeypatch.setattr(threads, "LOCK_TIMEOUT", 0.1)
         condition = threading.Condition(threading.Lock())
         locks = (
-            condition._lock,  # type: ignore[attr-defined]
+            condition._lock,
             task_started.lock,
             post_save.lock,
-            caches["default"]._lock,  # type: ignore[attr-defined]
+            caches["default"]._lock,
             concurrent.futures.thread._global_shutdown_lock,
         )
         for lock in locks:

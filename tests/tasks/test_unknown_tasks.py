@@ -22,13 +22,13 @@ from ..support.workers import (
     counts,
     engine,
     keys,
+    recording_signals,
     run_to_end,
     server,
     server_ms,
     until,
 )
 from . import jobs
-from .conformance import recording_signals
 from .conftest import AddModule
 
 another_name = jobs.noop
