@@ -69,11 +69,6 @@ async def async_sleep(seconds: float) -> None:
 
 
 @task
-def kill_worker() -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-@task
 def kill_worker_after(marker: str, lines: int) -> None:
     """Kill the worker when a file has this many lines."""
     while len(Path(marker).read_text().splitlines()) < lines:
@@ -380,17 +375,13 @@ def locked_note(order_id: int, value: Any = None) -> None:
 
 @task(lock="order:{order_id}", takes_context=True)
 def locked_state(context: Any, order_id: int) -> list[Any]:
-    return lock_state(context, f"order:{order_id}")
+    """Whether the lock can be acquired while the task runs; the fence of the task."""
+    return [Lock(f"order:{order_id}").acquire(blocking=False), context.lock_fence]
 
 
 @task(lock="order:{order_id}", takes_context=True)
 async def async_locked_state(context: Any, order_id: int) -> list[Any]:
-    return await asyncio.to_thread(lock_state, context, f"order:{order_id}")
-
-
-def lock_state(context: Any, name: str) -> list[Any]:
-    """Whether the lock can be acquired while the task runs; the fence of the task."""
-    return [Lock(name).acquire(blocking=False), context.lock_fence]
+    return await asyncio.to_thread(locked_state.func, context, order_id)
 
 
 @task(lock="order:7")

@@ -481,25 +481,25 @@ class TestResults:
 
 
 class TestCancelAndReschedule:
-    async def test_waiting_tasks_can_be_cancelled(self) -> None:
-        one, two, delayed, other = [
+    async def test_waiting_tasks_can_be_cancelled(self, call: Call) -> None:
+        kept, *cancelled = [
             await jobs.noop.using(**options).aenqueue()
             for options in ({}, {}, {"run_after": later()}, {"queue_name": "other"})
         ]
-        assert await asyncio.to_thread(jobs.noop.cancel, one.id)
-        assert await jobs.noop.acancel(delayed.id)
-        assert await other.acancel()
+        for result in cancelled[:2]:
+            assert await call(jobs.noop, "cancel", result.id)
+        assert await call(cancelled[2], "cancel")
         with recording_signals() as signals:
             await asyncio.to_thread(burst)
-        assert {each.id for each in signals} == {two.id}
-        for result in (one, delayed, other):
-            await result.arefresh()
+        assert {each.id for each in signals} == {kept.id}
+        for result in cancelled:
+            await call(result, "refresh")
             assert (result.status, result.attempts) == (FAILED, 0)
             assert result.finished_at is not None and result.started_at is None
             assert [error.exception_class for error in result.errors] == [TaskCancelled]
-            assert not await jobs.noop.acancel(result.id)
-        await two.arefresh()
-        assert two.status == SUCCESSFUL
+            assert not await call(jobs.noop, "cancel", result.id)
+            assert not await call(jobs.noop, "reschedule", result.id, later())
+        assert counts() == counts("other") == [0, 0, 0, 0]
 
     async def test_running_and_unknown_tasks_cannot_be_cancelled_or_rescheduled(self, call: Call) -> None:
         result = await jobs.noop.aenqueue()
@@ -508,23 +508,24 @@ class TestCancelAndReschedule:
             assert not await call(jobs.noop, "cancel", job_id)
             assert not await call(jobs.noop, "reschedule", job_id, timezone.now())
 
-    async def test_result_has_the_new_run_after(self) -> None:
+    async def test_waiting_tasks_can_be_rescheduled(self, call: Call) -> None:
         """The rescheduling result is updated immediately, others by a refresh, including after the task has
-        ended."""
+        ended. The id leads to the queue in which the task waits."""
         moments = [later(seconds) for seconds in (3600, 7200, -3600)]
-        result = await jobs.noop.using(run_after=moments[0]).aenqueue()
+        result = await call(jobs.noop.using(queue_name="other", run_after=moments[0]), "enqueue")
         other = await backend().aget_result(result.id)
-        assert await result.areschedule(moments[1])
+        assert await call(result, "reschedule", moments[1])
         assert (result.task.run_after, other.task.run_after) == (moments[1], moments[0])
-        await other.arefresh()
+        await call(other, "refresh")
         assert other.task.run_after == moments[1]
-        assert await asyncio.to_thread(other.reschedule, moments[2])
+        assert counts("other") == [0, 1, 0, 0]
+        assert await call(jobs.noop, "reschedule", other.id, moments[2])
         await asyncio.to_thread(burst)
         for changed in (result, other):
-            await asyncio.to_thread(changed.refresh)
+            await call(changed, "refresh")
             assert (changed.status, changed.task.run_after) == (SUCCESSFUL, moments[2])
-        assert not await result.areschedule(moments[0])
-        assert not await asyncio.to_thread(result.cancel)
+        assert not await call(result, "reschedule", moments[0])
+        assert not await call(result, "cancel")
         assert result.task.run_after == moments[2]
 
     @pytest.mark.parametrize("zone", ["UTC", "America/New_York", "Asia/Tokyo", None])
@@ -571,19 +572,6 @@ class TestCancelAndReschedule:
         if error is TypeError and moment is not None:
             with pytest.raises(InvalidTask, match="run_after must be a datetime, not"):
                 jobs.noop.using(run_after=moment)
-
-    async def test_id_leads_to_the_queue_in_which_the_task_waits(self, call: Call) -> None:
-        moment = later()
-        result = await call(jobs.noop.using(queue_name="other"), "enqueue")
-        assert await call(jobs.noop, "reschedule", result.id, moment)
-        await call(result, "refresh")
-        assert result.task.run_after == moment
-        assert counts("other") == [0, 1, 0, 0]
-        assert await call(jobs.noop, "cancel", result.id)
-        await call(result, "refresh")
-        assert (result.status, counts("other")) == (FAILED, [0, 0, 0, 0])
-        assert not await call(jobs.noop, "cancel", result.id)
-        assert not await call(jobs.noop, "reschedule", result.id, moment)
 
     def test_cancel_does_not_touch_a_dead_letter(self) -> None:
         result = jobs.fail.using(result_ttl=0).enqueue()

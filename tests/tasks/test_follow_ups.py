@@ -106,22 +106,18 @@ class TestFollowUp:
         assert follow_up(second).then_id is None
 
     def test_using_replaces_and_removes_it(self) -> None:
-        none, other = jobs.double.using(then=None).enqueue(1), jobs.double.using(then=jobs.echo).enqueue(2)
-        assert none.then_id is None
-        assert backend().get_result(none.id).task.then is None
-        assert backend().get_result(other.id).task.then == jobs.echo
-        burst()
-        assert (jobs.notes, follow_up(other).return_value) == ([], [[4], {}])
-
-    def test_it_keeps_its_options(self) -> None:
         options = {"queue_name": "other", "priority": 7, "max_attempts": 2, "timeout": 5, "result_ttl": 1000}
         then = jobs.echo.using(retry_on=(LookupError,), **options)
-        result = jobs.echo.using(then=then).enqueue()
-        assert backend().get_result(result.id).task.then == then
+        none, other = jobs.double.using(then=None).enqueue(1), jobs.double.using(then=then).enqueue(2)
+        assert none.then_id is None
+        assert backend().get_result(none.id).task.then is None
+        assert backend().get_result(other.id).task.then == then
         burst("default")
-        assert follow_up(result).task == then
-        assert state(follow_up(result)).max_attempts == 2
+        assert follow_up(other).task == then
+        assert state(follow_up(other)).max_attempts == 2
         assert counts("other") == [1, 0, 0, 0]
+        burst()
+        assert (jobs.notes, follow_up(other).return_value) == ([], [[4], {}])
 
     def test_it_waits_for_its_lock(self) -> None:
         with Lock("order:8", timeout=60):
@@ -137,28 +133,19 @@ class TestFollowUp:
         assert follow_up(result).return_value[:2] == [result.then_id, 1]
         assert follow_up(result).return_value[4:] == [8, "all"]
 
-    def test_unique_key_in_use(self) -> None:
+    def test_unique_keys(self) -> None:
         """The id of the follow-up stands for the call that has the key."""
         holder = jobs.unique_note.using(queue_name="other").enqueue(8)
         same, other = (jobs.double.using(then=jobs.unique_note).enqueue(number) for number in (4, 5))
+        by_using = jobs.double.using(then=jobs.note.using(unique="all", queue_name="other"))
+        first, second = by_using.enqueue(1), by_using.enqueue(2)
+        released = jobs.unique_double.using(then=jobs.unique_double).enqueue(1)  # for the next one
         burst("default")
         assert follow_up(same).id == holder.id
         assert follow_up(other).id == other.then_id
-        assert jobs.notes == [10]
-
-    def test_unique_key_given_by_using(self) -> None:
-        first, second = (
-            jobs.double.using(then=jobs.note.using(unique="all", queue_name="other")).enqueue(number)
-            for number in (1, 2)
-        )
-        burst("default")
         assert follow_up(second).id == follow_up(first).id
-        assert counts("other") == [1, 0, 0, 0]
-
-    def test_first_task_releases_its_unique_key_for_the_next(self) -> None:
-        result = jobs.unique_double.using(then=jobs.unique_double).enqueue(1)
-        burst()
-        assert (follow_up(result).id, follow_up(result).return_value) == (result.then_id, 4)
+        assert (jobs.notes, counts("other")) == ([10], [2, 0, 0, 0])
+        assert (follow_up(released).id, follow_up(released).return_value) == (released.then_id, 4)
 
     def test_full_queue_loses_none(self, settings: Settings) -> None:
         result = jobs.double.enqueue(4)
@@ -166,6 +153,12 @@ class TestFollowUp:
         change(settings, JOB_MAX_WAITING=1)
         burst("default", max_tasks=1)
         assert follow_up(result).status == READY
+
+    @pytest.mark.usefixtures("any_queue")
+    def test_its_queue_is_registered(self) -> None:
+        jobs.double.using(then=jobs.note.using(queue_name="any")).enqueue(4)
+        burst("default")
+        assert "any" in backend().serving()
 
     def test_it_comes_after_what_became_due_before(self) -> None:
         result = jobs.double.using(then=jobs.note.using(queue_name="other")).enqueue(4)
@@ -177,13 +170,8 @@ class TestFollowUp:
         assert jobs.notes == ["due", 8]
         assert ended(delayed).status == ended(result).status == SUCCESSFUL
 
-    @pytest.mark.usefixtures("any_queue")
-    def test_its_queue_is_registered(self) -> None:
-        jobs.double.using(then=jobs.note.using(queue_name="any")).enqueue(4)
-        burst("default")
-        assert "any" in backend().serving()
-
     def test_nothing_follows_a_failure_or_a_cancellation(self) -> None:
+        """But the attempt that succeeds."""
         failed = jobs.fail.using(then=jobs.note).enqueue()
         cancelled = jobs.echo.using(then=jobs.note).enqueue()
         assert cancelled.cancel()
@@ -191,11 +179,9 @@ class TestFollowUp:
         assert ended(failed).status == ended(cancelled).status == FAILED
         assert not has_follow_up(failed)
         assert not has_follow_up(cancelled)
-
-    def test_it_is_enqueued_after_the_attempt_that_succeeds(self) -> None:
-        result = jobs.succeed_on_third_attempt.using(then=jobs.note).enqueue()
+        retried = jobs.succeed_on_third_attempt.using(then=jobs.note).enqueue()
         until(lambda: burst() and jobs.notes)
-        assert (jobs.notes, ended(result).attempts) == ([3], 3)
+        assert (jobs.notes, ended(retried).attempts) == ([3], 3)
 
     @pytest.mark.parametrize(
         ("first", "then", "error"),
@@ -338,10 +324,13 @@ class TestWaiting:
 
     @pytest.mark.parametrize("end", ["fail", "cancel", "lose"])
     def test_each_end_wakes(self, end: str) -> None:
-        result = (jobs.fail if end == "fail" else jobs.echo).using(max_attempts=1).enqueue()
+        """But no retry."""
+        called = jobs.fail_three_times if end == "fail" else jobs.echo.using(max_attempts=1)
+        result = called.enqueue()
         with waiters(result) as [future]:
             if end == "fail":
-                burst()
+                until(lambda: burst() and future.done())
+                assert result.attempts == 3
             elif end == "cancel":
                 assert backend().get_result(result.id).cancel()
             else:
@@ -363,12 +352,6 @@ class TestWaiting:
                 burst()
             with pytest.raises(TaskResultDoesNotExist, match=result.id):
                 future.result(PATIENCE)
-
-    def test_wait_goes_on_through_retries(self) -> None:
-        result = jobs.succeed_on_third_attempt.enqueue()
-        with waiters(result) as [future]:
-            until(lambda: burst() and future.done())
-            assert future.result().return_value == 3
 
     def test_redriven_task_is_awaited_anew(self) -> None:
         result = jobs.fail.enqueue()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import io
 import json
-import logging
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -90,58 +89,66 @@ def times(schedule: Schedule, since: str, until: str, zone: ZoneInfo = BERLIN) -
     return found
 
 
-SPRING = ("2026-03-29T00:59", "2026-03-29T04:00")
-AUTUMN = ("2026-10-25T00:59", "2026-10-25T04:00")
-
-
 class TestClockChanges:
-    """In spring the hour from 02:00 is skipped, in autumn it is repeated."""
-
     @pytest.mark.parametrize(
-        ("cron", "spring", "autumn"),
+        ("schedule", "spring", "autumn"),
         [
-            ("30 2 * * *", ["03:00+02"], ["02:30+02"]),
-            ("0 3 * * *", ["03:00+02"], ["03:00+01"]),
-            ("15 1-3 * * *", ["01:15+01", "03:00+02", "03:15+02"], ["01:15+02", "02:15+02", "03:15+01"]),
+            (Cron("30 2 * * *", "Europe/Berlin"), "03:00+02", "02:30+02"),
+            (Cron("0 3 * * *", "Europe/Berlin"), "03:00+02", "03:00+01"),
             (
-                "0 * * * *",
-                ["01:00+01", "03:00+02", "04:00+02"],
-                ["01:00+02", "02:00+02", "02:00+01", "03:00+01", "04:00+01"],
+                Cron("15 1-3 * * *", "Europe/Berlin"),
+                "01:15+01 03:00+02 03:15+02",
+                "01:15+02 02:15+02 03:15+01",
+            ),
+            *(
+                (each_hour, "01:00+01 03:00+02 04:00+02", "01:00+02 02:00+02 02:00+01 03:00+01 04:00+01")
+                for each_hour in (Cron("0 * * * *", "Europe/Berlin"), Every(timedelta(hours=1)))
             ),
             (
-                "*/40 1-2 * * *",
-                ["01:00+01", "01:40+01"],
-                ["01:00+02", "01:40+02", "02:00+02", "02:40+02", "02:00+01", "02:40+01"],
+                Cron("*/40 1-2 * * *", "Europe/Berlin"),
+                "01:00+01 01:40+01",
+                "01:00+02 01:40+02 02:00+02 02:40+02 02:00+01 02:40+01",
             ),
         ],
     )
-    def test_cron(self, cron: str, spring: list[str], autumn: list[str]) -> None:
-        schedule = Cron(cron, "Europe/Berlin")
-        assert (times(schedule, *SPRING), times(schedule, *AUTUMN)) == (spring, autumn)
+    def test_change_by_an_hour(self, schedule: Schedule, spring: str, autumn: str) -> None:
+        """In spring the hour from 02:00 is skipped, in autumn it is repeated. Intervals count all hours."""
+        assert times(schedule, "2026-03-29T00:59", "2026-03-29T04:00") == spring.split()
+        assert times(schedule, "2026-10-25T00:59", "2026-10-25T04:00") == autumn.split()
 
-    def test_interval_counts_elapsed_time(self) -> None:
-        schedule = Every(timedelta(hours=1))
-        assert times(schedule, *SPRING) == ["01:00+01", "03:00+02", "04:00+02"]
-        assert times(schedule, *AUTUMN) == ["01:00+02", "02:00+02", "02:00+01", "03:00+01", "04:00+01"]
-        assert times(Every(DAY / 1000), "2026-03-28T00:00", "2026-03-30T12:00") == [
-            "01:00+01", "01:00+01", "02:00+02",
-        ]  # fmt: skip
+    @pytest.mark.parametrize(
+        ("cron", "autumn", "spring"),
+        [
+            ("15 */2 * * *", "00:15+11 02:15+1030 04:15+1030", "00:15+1030 04:15+11"),
+            ("*/20 1 * * *", "01:00+11 01:20+11 01:40+11 01:40+1030", "01:00+1030 01:20+1030 01:40+1030"),
+            ("*/20 2 * * *", "02:00+1030 02:20+1030 02:40+1030", "02:40+11"),
+        ],
+    )
+    def test_change_by_half_an_hour(self, cron: str, autumn: str, spring: str) -> None:
+        """At 02:00, the clocks of Lord Howe Island are set back to 01:30, or forward to 02:30."""
+        schedule = Cron(cron, LORD_HOWE.key)
+        for day, expected in (("2026-04-05", autumn), ("2026-10-04", spring)):
+            assert times(schedule, f"{day}T00:00", f"{day}T05:00", LORD_HOWE) == expected.split()
+
+    def test_interval_of_a_day(self) -> None:
+        found = times(Every(DAY / 1000), "2026-03-28T00:00", "2026-03-30T12:00")
+        assert found == ["01:00+01", "01:00+01", "02:00+02"]
 
     @pytest.mark.parametrize(
         "cron",
         ["30 2 * * *", "15 1-3 * * *", "*/40 1-2 * * *", "0,30 2,3 * * *", "15 */2 * * *", "*/10 2 * * *"],
     )
     @pytest.mark.parametrize(
-        ("zone", "day"),
+        ("local", "day"),
         [
-            ("Europe/Berlin", "2026-03-29"),
-            ("Europe/Berlin", "2026-10-25"),
-            ("Australia/Lord_Howe", "2026-04-05"),  # set back by half an hour
-            ("Australia/Lord_Howe", "2026-10-04"),
+            (BERLIN, "2026-03-29"),
+            (BERLIN, "2026-10-25"),
+            (LORD_HOWE, "2026-04-05"),
+            (LORD_HOWE, "2026-10-04"),
         ],
     )
-    def test_all_pollers_agree_wherever_they_begin(self, cron: str, zone: str, day: str) -> None:
-        schedule, local = Cron(cron, zone), ZoneInfo(zone)
+    def test_all_pollers_agree_wherever_they_begin(self, cron: str, local: ZoneInfo, day: str) -> None:
+        schedule = Cron(cron, local.key)
         first, last, every = ms(f"{day}T00:00", local), ms(f"{day}T06:00", local), [0]
         while (following := schedule.next(every[-1] or first)) and following <= last:
             every.append(following)
@@ -150,28 +157,6 @@ class TestClockChanges:
             assert not after or schedule.next(moment) == after[0]
             before = [one for one in every if first < one <= moment]
             assert schedule.latest(first, moment) == (before[-1] if before else None)
-
-    @pytest.mark.parametrize(
-        ("cron", "autumn", "spring"),
-        [
-            (
-                "15 */2 * * *",
-                ["00:15+11", "02:15+1030", "04:15+1030"],
-                ["00:15+1030", "04:15+11"],
-            ),
-            (
-                "*/20 1 * * *",
-                ["01:00+11", "01:20+11", "01:40+11", "01:40+1030"],
-                ["01:00+1030", "01:20+1030", "01:40+1030"],
-            ),
-            ("*/20 2 * * *", ["02:00+1030", "02:20+1030", "02:40+1030"], ["02:40+11"]),
-        ],
-    )
-    def test_change_by_half_an_hour(self, cron: str, autumn: list[str], spring: list[str]) -> None:
-        """At 02:00, the clocks of Lord Howe Island are set back to 01:30, or forward to 02:30."""
-        schedule = Cron(cron, LORD_HOWE.key)
-        for day, expected in (("2026-04-05", autumn), ("2026-10-04", spring)):
-            assert times(schedule, f"{day}T00:00", f"{day}T05:00", LORD_HOWE) == expected
 
     def test_far_occurrence_after_many_clock_changes(self) -> None:
         schedule = Cron("*/30 * 29 2 *", "Europe/Berlin")
@@ -317,16 +302,21 @@ class TestOccurrences:
         poll()
         assert enqueued() == []
 
-    def test_missed_occurrences_run_once(self) -> None:
+    @pytest.mark.parametrize("use_tz", [True, False])
+    def test_missed_occurrences_run_once(self, use_tz: bool, settings: Settings, sent: list[Any]) -> None:
+        settings.USE_TZ = use_tz
         missed_for_days()
         midnight = last_midnight()
         poll()
         schedules._began.clear()  # the poller was restarted
         poll()
-        assert enqueued() == [occurrence_id(NOOP, midnight)]
+        [result] = sent
+        assert enqueued() == [result.id] == [occurrence_id(NOOP, midnight)]
         assert perform(backend().using, read(backend(), tasks_of(backend())))[1] == [Seen(midnight, midnight)]
-        result = backend().get_result(occurrence_id(NOOP, midnight))
-        assert result.task.run_after == datetime.fromtimestamp(midnight / 1000, UTC)
+        for one in (result, backend().get_result(result.id)):
+            assert (one.task.run_after.tzinfo is not None) == use_tz
+            assert one.task.run_after.replace(tzinfo=UTC).timestamp() * 1000 == midnight
+        assert result.enqueued_at is not None
 
     @pytest.mark.parametrize(("missed_after", "count"), [(1, 0), (2 * DAY, 1)])
     def test_missed_occurrences_are_left_out(
@@ -372,15 +362,12 @@ class TestOccurrences:
         assert server().zcard(keys().queue("default").ready) == 1
 
     def test_clock_that_was_ahead_stops_no_task_for_long(self) -> None:
+        """A small difference repeats nothing, as after a failover to a server whose clock is a bit behind."""
         periodic(every=timedelta(days=1))(jobs.noop)
         for ahead in (MINUTE, 30 * MINUTE, DAY):
             handle_until(server_ms() + ahead)
             poll()
             assert handled() <= server_ms()
-
-    def test_small_difference_of_clocks_repeats_nothing(self) -> None:
-        """As after a failover to a server whose clock is a little behind."""
-        periodic(every=timedelta(days=1))(jobs.noop)
         handle_until(moment := server_ms() + 9000)
         poll()
         assert handled() == moment
@@ -491,17 +478,6 @@ class TestOccurrences:
         poll()
         assert backend().serving() == ["nightly"]
 
-    @pytest.mark.parametrize("use_tz", [True, False])
-    def test_run_after_is_the_occurrence(self, use_tz: bool, settings: Settings, sent: list[Any]) -> None:
-        settings.USE_TZ = use_tz
-        missed_for_days()
-        poll()
-        [result] = sent
-        midnight = last_midnight()
-        assert (result.task.run_after.tzinfo is not None) == use_tz
-        assert result.task.run_after.replace(tzinfo=UTC).timestamp() * 1000 == midnight
-        assert result.enqueued_at is not None
-
     def test_failing_server_is_asked_again_soon(self, caplog: LogCaptureFixture) -> None:
         round_ = enqueue_due(backend(), [])
         next(round_)
@@ -545,6 +521,12 @@ def test_pollers_enqueue_each_occurrence_in_time() -> None:
     assert sorted(occurrence_id(NOOP, at // 1000 * 1000) for at in pushed) == enqueued()
 
 
+def add_app(path: Path, name: str, tasks: str) -> None:
+    (path / name).mkdir()
+    (path / name / "__init__.py").touch()
+    (path / name / "tasks.py").write_text(tasks)
+
+
 NOTING = """
 from django_redis_messaging.tasks import periodic
 from tests.tasks.jobs import note_occurrence
@@ -558,9 +540,7 @@ periodic(every=1)(note_occurrence)
 def test_killed_pollers_lose_and_repeat_nothing(tmp_path: Path, start: Start, configure: Configure) -> None:
     """While one of three pollers is alive at any time, each occurrence runs once; no result is kept."""
     configure(RESULT_TTL=0)
-    (tmp_path / "seconds").mkdir()
-    (tmp_path / "seconds" / "__init__.py").touch()
-    (tmp_path / "seconds" / "tasks.py").write_text(NOTING)
+    add_app(tmp_path, "seconds", NOTING)
     with at_work():
         pollers = [start("run_poller", apps="seconds", path=tmp_path) for _ in range(3)]
         until(lambda: len(jobs.notes) >= 3)
@@ -590,10 +570,7 @@ def often(): ...
 @pytest.fixture
 def app(tmp_path: Path, settings: Settings, monkeypatch: MonkeyPatch) -> Iterator[str]:
     """An installed app with periodic tasks."""
-    package = tmp_path / "timetable"
-    package.mkdir()
-    (package / "__init__.py").touch()
-    (package / "tasks.py").write_text(TASKS)
+    add_app(tmp_path, "timetable", TASKS)
     monkeypatch.syspath_prepend(tmp_path)
     settings.INSTALLED_APPS = [*settings.INSTALLED_APPS, "timetable"]
     yield "timetable.tasks"
@@ -609,9 +586,10 @@ def listed(*options: str) -> str:
 
 
 class TestCheck:
-    def test_valid_tasks(self, app: str) -> None:
+    def test_valid_tasks_are_found_by_the_poller(self, app: str) -> None:
         assert found() == []
-        assert len(tasks_of(backend())) == 2
+        loops.poller()
+        assert [one.name for one in tasks_of(backend())] == [f"{app}.nightly", f"{app}.often"]
 
     def test_task_of_another_backend_is_listed_with_its_problem(self, settings: Settings) -> None:
         settings.TASKS = {**settings.TASKS, "dummy": {"BACKEND": DUMMY}}
@@ -646,6 +624,8 @@ class TestCommand:
     def test_without_tasks(self) -> None:
         assert "No periodic tasks found" in listed()
         assert json.loads(listed("--json")) == []
+        with pytest.raises(CommandError, match="--count must be between 1 and 100"):
+            listed("--count", "0")
 
     def test_json(self, app: str) -> None:
         nightly, often = json.loads(listed("--json", "--count", "3"))
@@ -687,12 +667,3 @@ class TestCommand:
         nightly, often = (dict(line.split(maxsplit=1) for line in block) for block in blocks)
         assert nightly["task"] == f"{app}.nightly"
         assert (often["queue"], often["missed"], often["enqueued"]) == ("other", "none", "-")
-
-    def test_invalid_count(self) -> None:
-        with pytest.raises(CommandError, match="--count must be between 1 and 100"):
-            listed("--count", "0")
-
-    def test_poller_command_finds_the_tasks(self, app: str, caplog: LogCaptureFixture) -> None:
-        caplog.set_level(logging.INFO)
-        loops.poller()
-        assert [one.name for one in tasks_of(backend())] == [f"{app}.nightly", f"{app}.often"]

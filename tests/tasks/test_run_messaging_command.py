@@ -180,19 +180,19 @@ class TestLoops:
             output_of("--queue", "other")
 
     @pytest.mark.parametrize(
-        ("arguments", "text"),
+        ("option", "value", "text"),
         [
-            (["--backend", "nowhere"], "TASKS has no entry 'nowhere'"),
-            (["--queue", "nope"], "no queue 'nope': add it to QUEUES"),
-            (["--concurrency", "0"], "--concurrency must be at least 1"),
-            (["--lease", "nan"], "--lease between 1 and"),
-            (["--drain", "-1"], "--drain must be between 0 and"),
-            (["--max-time", "0"], "--max-time must be at least 1"),
+            ("--backend", "nowhere", "TASKS has no entry 'nowhere'"),
+            ("--queue", "nope", "no queue 'nope': add it to QUEUES"),
+            ("--concurrency", "0", "--concurrency must be at least 1"),
+            ("--lease", "nan", "--lease between 1 and"),
+            ("--drain", "-1", "--drain must be between 0 and"),
+            ("--max-time", "0", "--max-time must be at least 1"),
         ],
     )
-    def test_invalid_options(self, arguments: list[str], text: str) -> None:
+    def test_invalid_options(self, option: str, value: str, text: str) -> None:
         with pytest.raises(CommandError) as error:
-            output_of(*arguments)
+            output_of(option, value)
         assert text in str(error.value)
         assert "\n" not in str(error.value)
 
