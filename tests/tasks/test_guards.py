@@ -518,8 +518,8 @@ class TestNames:
             ({"lock": True}, "not bool"),
             ({"lock": b"order"}, "not bytes"),
             (
-                {"lock": "{oder}"},
-                "refers to 'oder', but the parameters of the task are order, rest, site, more",
+                {"lock": "{item}"},
+                "refers to 'item', but the parameters of the task are order, rest, site, more",
             ),
             ({"lock": "{order:>{rest}}"}, "has a field inside a format specification"),
             ({"lock": "{}"}, "refers to ''"),

@@ -449,27 +449,17 @@ def test_the_transaction_of_a_test_case_is_left_alone() -> None:
     assert connections["default"] is connection and connection.in_atomic_block
 
 
-#: locks that tasks of another process leave held
-left = {"lock": threading.RLock(), "queue": queue.Queue[int]()}
+own_lock, own_queue = threading.RLock(), queue.Queue[int]()
 
 
 @task(timeout=0.1)
-def keep_lock_of_the_log() -> None:
-    handler = logging.StreamHandler()
-    logging.getLogger().addHandler(handler)
-    handler.acquire()
-    jobs.sleep.func(20)
-
-
-@task(timeout=0.1)
-def keep_own_lock() -> None:
-    left["lock"].acquire()
-    jobs.sleep.func(20)
-
-
-@task(timeout=0.1)
-def keep_lock_of_a_queue() -> None:
-    left["queue"].mutex.acquire()
+def keep_lock(kind: str) -> None:
+    if kind == "log":
+        handler = logging.StreamHandler()
+        logging.getLogger().addHandler(handler)
+        handler.acquire()
+    else:
+        {"own": own_lock, "queue": own_queue.mutex}[kind].acquire()
     jobs.sleep.func(20)
 
 
@@ -557,9 +547,9 @@ class TestSearch:
 class TestLocks:
     """A lock that an interrupted thread still holds would block other threads forever."""
 
-    @pytest.mark.parametrize("keep", [keep_lock_of_the_log, keep_own_lock, keep_lock_of_a_queue])
-    def test_the_process_ends_with_an_error(self, keep: Any, capfd: CaptureFixture[str]) -> None:
-        other, result = jobs.pid_after.enqueue("/dev/null", 60), keep.enqueue()
+    @pytest.mark.parametrize("kind", ["log", "own", "queue"])
+    def test_the_process_ends_with_an_error(self, kind: str, capfd: CaptureFixture[str]) -> None:
+        other, result = jobs.pid_after.enqueue("/dev/null", 60), keep_lock.enqueue(kind)
         began = time.monotonic()
         with forked(lambda: worker(concurrency=2, lease=60).run() or True) as ended_well:
             assert not ended_well()
