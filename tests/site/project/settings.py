@@ -23,6 +23,16 @@ CACHES = {
         "LOCATION": SITE.replace("db=0", "db=2"),
         "OPTIONS": {"CONNECTION_FACTORY": "django_redis_messaging.cluster.ClusterConnectionFactory"},
     },
+    "pages": {
+        "BACKEND": "pages.OwnCache",
+        "LOCATION": [SITE.replace("db=0", "db=3")] * 2,
+        "KEY_PREFIX": "pages",
+        "OPTIONS": {
+            "SERIALIZER": "django_redis.serializers.json.JSONSerializer",
+            "PASSWORD": "wrong",
+            "SOCKET_TIMEOUT": 5,
+        },
+    },
 }
 REDIS_MESSAGING = {
     "PREFIX": "site",
@@ -30,7 +40,7 @@ REDIS_MESSAGING = {
     "COMMAND_DEADLINE": 5,
 }
 if "IS_CONFIGURED" in os.environ:
-    del CACHES["cluster"]  # its entry needs a Cluster
+    del CACHES["cluster"], CACHES["pages"]  # they can't be used on this server
 if "TEST_SERVER" in os.environ:
     REDIS_MESSAGING["TEST"] = {"SERVER": os.environ["TEST_SERVER"]}
 else:
