@@ -8,19 +8,16 @@ import urllib.error
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from django_redis_messaging.devserver.server import EmbeddedServer
 
-from ..support import market_processes
+from ..support import market_processes as market
+from ..support.demo import NOTIFICATIONS, Browser, Demo
 from ..support.faults import processes
 from ..support.market_processes import FUNDS, SELLER
-from .test_demo import Browser, Demo, start
-
-__all__ = ["start"]  # the fixture
 
 # Each process forks from one that has imported these: starting eight of them would take seconds otherwise.
 processes.set_forkserver_preload(
@@ -53,16 +50,20 @@ class Site:
 
     def all_at_once(self, function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
         """Call a function in all processes at the same moment."""
-        futures = [self._pool.submit(market_processes.begin, function, *each) for each in arguments]
+        futures = [self._pool.submit(market.begin, function, *each) for each in arguments]
         return [future.result(PATIENCE) for future in futures]
 
     def open(self, *prices: int) -> list[int]:
         """Open a market where the seller offers items of these prices; the item ids."""
-        return list(self.do(market_processes.reset, list(prices), ["buyer", *BUYERS]))
+        return list(self.do(market.reset, list(prices), ["buyer", *BUYERS]))
 
-    def state(self) -> market_processes.State:
-        state = self.do(market_processes.state)
-        assert isinstance(state, market_processes.State)
+    def trade(self, *arguments: Any, **options: Any) -> str:
+        """Buy, sell or withdraw in one process; the name of the error, or nothing."""
+        return str(self.do(market.trade, *arguments, **options))
+
+    def state(self) -> market.State:
+        state = self.do(market.state)
+        assert isinstance(state, market.State)
         return state
 
 
@@ -71,14 +72,12 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     directory, barrier = str(tmp_path_factory.mktemp("market")), processes.Barrier(PROCESSES)
     with (
         EmbeddedServer() as server,
-        ProcessPoolExecutor(
-            PROCESSES, processes, market_processes.enter, (directory, server.url, barrier)
-        ) as pool,
+        ProcessPoolExecutor(PROCESSES, processes, market.enter, (directory, server.url, barrier)) as pool,
     ):
         yield Site(pool)
 
 
-def total(state: market_processes.State) -> int:
+def total(state: market.State) -> int:
     return sum(state.funds.values())
 
 
@@ -86,9 +85,7 @@ class TestBuying:
     def test_money_and_items_change_their_owners(self, site: Site) -> None:
         lamp, _, chair = site.open(15, 25, 20)
         before = total(site.state())
-        assert (
-            site.do(market_processes.trade, "buy", "buyer", [chair, lamp], prices={lamp: 15, chair: 20}) == ""
-        )
+        assert site.trade("buy", "buyer", [chair, lamp], prices={lamp: 15, chair: 20}) == ""
         state = site.state()
         assert (state.funds["buyer"], state.funds[SELLER], total(state)) == (65, 135, before)
         assert state.items[lamp] == state.items[chair] == ("buyer", "sold")
@@ -96,19 +93,19 @@ class TestBuying:
 
     def test_bought_items_can_be_sold_and_withdrawn(self, site: Site) -> None:
         [lamp] = site.open(15)
-        assert site.do(market_processes.trade, "buy", "buyer", [lamp]) == ""
-        assert site.do(market_processes.trade, "sell", "buyer", lamp, 30) == ""
-        assert site.do(market_processes.trade, "buy", SELLER, [lamp]) == ""
+        assert site.trade("buy", "buyer", [lamp]) == ""
+        assert site.trade("sell", "buyer", lamp, 30) == ""
+        assert site.trade("buy", SELLER, [lamp]) == ""
         state = site.state()
         assert (state.funds["buyer"], state.items[lamp]) == (FUNDS - 15 + 30, (SELLER, "sold"))
-        assert site.do(market_processes.trade, "sell", SELLER, lamp, 1) == ""
-        assert site.do(market_processes.trade, "withdraw", SELLER, lamp) == ""
-        assert site.do(market_processes.trade, "buy", "buyer", [lamp]) == "NotForSale"
+        assert site.trade("sell", SELLER, lamp, 1) == ""
+        assert site.trade("withdraw", SELLER, lamp) == ""
+        assert site.trade("buy", "buyer", [lamp]) == "NotForSale"
 
     def test_refusals_change_nothing(self, site: Site) -> None:
         cheap, dear, sold, kept = site.open(10, FUNDS, 5, 5)
-        assert site.do(market_processes.trade, "buy", "buyer 0", [sold]) == ""
-        assert site.do(market_processes.trade, "withdraw", SELLER, kept) == ""
+        assert site.trade("buy", "buyer 0", [sold]) == ""
+        assert site.trade("withdraw", SELLER, kept) == ""
         before = site.state()
         refused: list[tuple[str, str, tuple[Any, ...]]] = [
             ("TooExpensive", "buy", ("buyer", [cheap, dear])),
@@ -127,22 +124,22 @@ class TestBuying:
             ("NotYours", "withdraw", ("buyer", 10**18)),
         ]
         for expected, action, arguments in refused:
-            assert site.do(market_processes.trade, action, *arguments) == expected, (action, arguments)
-        assert site.do(market_processes.trade, "buy", "buyer", [cheap], prices={cheap: 9}) == "PriceChanged"
+            assert site.trade(action, *arguments) == expected, (action, arguments)
+        assert site.trade("buy", "buyer", [cheap], prices={cheap: 9}) == "PriceChanged"
         assert site.state() == before
 
     def test_an_item_whose_lock_stays_taken_is_refused(self, site: Site) -> None:
         [lamp] = site.open(15)
         before = site.state()
-        assert site.do(market_processes.buy_while_held, "buyer", lamp, 0.05) == "Busy"
+        assert site.do(market.buy_while_held, "buyer", lamp, 0.05) == "Busy"
         assert site.state() == before
 
     def test_a_write_with_an_outdated_fence_is_refused(self, site: Site) -> None:
         [lamp] = site.open(15)
         before = site.state()
-        assert site.do(market_processes.buy_too_late, "buyer", lamp, 15) == "StaleLock"
+        assert site.do(market.buy_too_late, "buyer", lamp, 15) == "StaleLock"
         assert site.state() == before
-        assert site.do(market_processes.trade, "buy", "buyer", [lamp]) == ""
+        assert site.trade("buy", "buyer", [lamp]) == ""
 
 
 @pytest.mark.promise
@@ -150,7 +147,7 @@ class TestRaces:
     def test_one_of_eight_buyers_gets_the_item(self, site: Site) -> None:
         [bicycle] = site.open(60)
         before = total(site.state())
-        results = site.all_at_once(market_processes.trade, [("buy", buyer, [bicycle]) for buyer in BUYERS])
+        results = site.all_at_once(market.trade, [("buy", buyer, [bicycle]) for buyer in BUYERS])
         state = site.state()
         assert Counter(results) == {"": 1, "AlreadySold": PROCESSES - 1}
         winner = BUYERS[results.index("")]
@@ -165,7 +162,7 @@ class TestRaces:
         rounds = [items[4 * number : 4 * number + 4] for number in range(ROUNDS)]
         wanted = [[chance.sample(offered, 3) for offered in rounds] for _ in BUYERS]
         before = total(site.state())
-        results = site.all_at_once(market_processes.buy_in_rounds, list(zip(BUYERS, wanted, strict=True)))
+        results = site.all_at_once(market.buy_in_rounds, list(zip(BUYERS, wanted, strict=True)))
         state = site.state()
         outcomes = Counter(result for each in results for result in each)
         # Any two sets of a round overlap, so one buyer gets all of a set, and the others nothing.
@@ -186,32 +183,32 @@ class TestRaces:
 class TestDeliveries:
     def test_a_sale_is_delivered(self, site: Site) -> None:
         [lamp] = site.open(15)
-        assert site.do(market_processes.trade, "buy", "buyer", [lamp]) == ""
+        assert site.trade("buy", "buyer", [lamp]) == ""
         [sale] = site.state().undelivered
-        assert site.do(market_processes.deliver_once) == [(f"sale-{sale}", 1)]
+        assert site.do(market.deliver_once) == [(f"sale-{sale}", 1)]
         assert site.state().undelivered == []
-        assert site.do(market_processes.remaining) == 0
+        assert site.do(market.remaining) == 0
 
     def test_a_job_whose_item_is_locked_waits_and_loses_no_attempt(self, site: Site) -> None:
         [lamp] = site.open(15)
-        assert site.do(market_processes.trade, "buy", "buyer", [lamp]) == ""
-        assert site.do(market_processes.deliver_while_held, lamp) == []
+        assert site.trade("buy", "buyer", [lamp]) == ""
+        assert site.do(market.deliver_while_held, lamp) == []
         [sale] = site.state().undelivered
-        assert site.do(market_processes.deliver_once) == [(f"sale-{sale}", 1)]
+        assert site.do(market.deliver_once) == [(f"sale-{sale}", 1)]
 
     @pytest.mark.promise
     def test_deliveries_lost_by_a_crash_are_started_once(self, site: Site) -> None:
-        sales = site.do(market_processes.record_sales, site.open(15, 20))
-        assert [site.do(market_processes.send_undelivered) for _ in range(2)] == [2, 2]
-        done = [one for _ in sales for one in site.do(market_processes.deliver_once)]
+        sales = site.do(market.record_sales, site.open(15, 20))
+        assert [site.do(market.send_undelivered) for _ in range(2)] == [2, 2]
+        done = [one for _ in sales for one in site.do(market.deliver_once)]
         assert sorted(done) == [(f"sale-{sale}", 1) for sale in sales]
-        assert site.do(market_processes.send_undelivered) == 0
+        assert site.do(market.send_undelivered) == 0
 
     @pytest.mark.promise
     def test_consumers_of_the_same_rows_lose_no_job_and_no_attempt(self, site: Site) -> None:
-        sales = site.do(market_processes.record_sales, sorted(site.open(15, 20, 25) * 12))
-        assert site.do(market_processes.send_undelivered) == len(sales)
-        found = site.all_at_once(market_processes.deliver_all, [(0.05,)] * PROCESSES)
+        sales = site.do(market.record_sales, sorted(site.open(15, 20, 25) * 12))
+        assert site.do(market.send_undelivered) == len(sales)
+        found = site.all_at_once(market.deliver_all, [(0.05,)] * PROCESSES)
         delivered = [job for done, _, _ in found for job in done]
         assert sorted(delivered) == sorted((f"sale-{sale}", 1) for sale in sales)
         assert sum(overlaps for _, overlaps, _ in found) == 0
@@ -225,13 +222,11 @@ def offers(page: str) -> dict[str, str]:
     return {name: value for value, name in found}
 
 
-def test_the_page(start: Callable[..., Demo], tmp_path: Path) -> None:
-    demo = start()
-    carol, dave = Browser(demo.address), Browser(demo.address)
+def test_the_page(demo: Demo) -> None:
+    carol, dave = Browser(demo.address), Browser(demo.address, "dave")
     carol.get("/market/")
     assert carol.where == "/"
     carol.sign_in("carol", next="/market/")
-    dave.sign_in("dave")
     page = dave.get("/market/")
     assert (carol.where, len(offers(page))) == ("/market/", 8)
     assert "You have <b>100</b> coins." in page
@@ -255,12 +250,8 @@ def test_the_page(start: Callable[..., Demo], tmp_path: Path) -> None:
     assert "The price has changed" in dave.post("/market/buy/", at="/market/", offer=bicycle)
     assert "only sell what you own" in dave.post(f"/market/{item}/withdraw/", at="/market/")
     assert "not for sale any more" in carol.post(f"/market/{item}/withdraw/", at="/market/")
-    assert "Sold at the market: Blue bicycle. Price: 60." in _notifications(demo, "bob")
+    assert "Sold at the market: Blue bicycle. Price: 60." in Browser(demo.address, "bob").until(
+        NOTIFICATIONS, "Sold at the market"
+    )
     with pytest.raises(urllib.error.HTTPError, match="405"):
         carol.get("/market/buy/")
-
-
-def _notifications(demo: Demo, username: str) -> str:
-    browser = Browser(demo.address)
-    browser.sign_in(username)
-    return browser.until("/messages/notifications/", "Sold at the market")

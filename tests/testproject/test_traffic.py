@@ -7,7 +7,6 @@ import re
 import signal
 import threading
 import time
-import urllib.error
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -20,11 +19,9 @@ import redis
 
 from django_redis_messaging import ConfigurationError, Countries
 
-from .test_demo import Browser, Demo, start
+from ..support.demo import Browser, Demo
+from ..support.processes import ROOT
 
-__all__ = ["start"]  # the fixture
-
-ROOT = Path(__file__).parents[2]
 #: beside the repository: real data, which the tests don't need
 DATA = ROOT.parent / "shared" / "data"
 REAL_LOG, DATABASE = DATA / "access.log.gz", DATA / "GeoLite2-Country-Test.mmdb"
@@ -161,37 +158,13 @@ def totals_of(page: str) -> dict[str, int]:
     return {day: int(count) for day, count in row.findall(page)}
 
 
-def test_the_page(start: Callable[..., Demo], tmp_path: Path) -> None:
-    demo = start(env={"DEMO_ACCESS_LOG": ""})
-    alice = Browser(demo.address)
-    alice.get("/traffic/")
-    assert alice.where == "/"
-    page = alice.sign_in("alice", next="/traffic/")
-    assert alice.where == "/traffic/"
-    assert "Nothing has been counted yet." in page
-    page = alice.post("/traffic/process/", at="/traffic/")
-    assert alice.where == "/traffic/"
-    assert "The log was processed." in page and "7 malformed lines were skipped." in page
-    requests = requests_of(read(tmp_path / "access.log"))
-    assert totals_of(page) == Counter(day for day, _ in requests)
-    assert f"{len(requests)} requests" in page
-    germans = sum(1 for day, ip in requests if day == "2026-05-19" and ip.startswith("2001:db8:1:"))
-    assert re.search(rf'Germany</th>\s*<td class="number">{germans}</td>', page)
-    again = alice.post("/traffic/process/", at="/traffic/")
-    assert "Nothing was counted twice." in again
-    assert totals_of(again) == totals_of(page)
-    with pytest.raises(urllib.error.HTTPError, match="405"):
-        alice.get("/traffic/process/")
-
-
 @pytest.mark.promise
 def test_a_demo_that_was_killed_counts_each_line_once(start: Callable[..., Demo], tmp_path: Path) -> None:
     log = tmp_path / "large.log"
     line = b'192.0.2.7 - - [%02d/May/2026:10:05:03 +0000] "GET / HTTP/1.1" 200 512\n'
     log.write_bytes(b"".join(line % (number % 28 + 1) for number in range(28)) * 15_000)
     demo = start(env={"DEMO_ACCESS_LOG": str(log)})
-    browser = Browser(demo.address)
-    browser.sign_in("alice")
+    browser = Browser(demo.address, "alice")
 
     def publish() -> None:
         with suppress(OSError, AssertionError):  # the demo is killed meanwhile
@@ -206,8 +179,7 @@ def test_a_demo_that_was_killed_counts_each_line_once(start: Callable[..., Demo]
     demo.stop(signal.SIGKILL)
     thread.join()
 
-    browser = Browser(start(env={"DEMO_ACCESS_LOG": str(log)}).address)
-    browser.sign_in("alice")
+    browser = Browser(start(env={"DEMO_ACCESS_LOG": str(log)}).address, "alice")
     browser.post("/traffic/process/", at="/traffic/")
     page = browser.until("/traffic/", "420000 requests")
     assert totals_of(page) == {f"2026-05-{day:02}": 15_000 for day in range(1, 29)}
