@@ -15,7 +15,7 @@ from django.test import override_settings
 from django.urls import include, path, reverse_lazy
 from pytest_django import DjangoCaptureOnCommitCallbacks, Settings
 
-from django_redis_messaging import Chat, Directory, Inbox, Mailbox, Unavailable
+from django_redis_messaging import Chat, Directory, Inbox, Mailbox, Unavailable, conf
 from django_redis_messaging.checks.settings import check_login_url
 from django_redis_messaging.services.directories.directory import Directory as AnyDirectory
 from django_redis_messaging.services.directories.directory import SyncProgress
@@ -62,84 +62,72 @@ def sync(**options: Any) -> None:
     call_command("sync_directory", verbosity=0, **options)
 
 
-class TestFollowing:
-    @pytest.fixture(autouse=True)
-    def following(self, settings: Settings) -> None:
-        change(settings, FOLLOW_USERS=True)
-
-    def test_saving_a_user_updates_the_directories(
-        self, settings: Settings, django_capture_on_commit_callbacks: DjangoCaptureOnCommitCallbacks
-    ) -> None:
-        change(settings, FOLLOW_USERS=True, IDENTITY=f"{__name__}.Guilds")
-        ann = user("ann", "red")
-        with django_capture_on_commit_callbacks(execute=True):
-            ann.save()
-        assert listed("red") == ["ann"]
-        ann.groups.set([Group.objects.create(name="blue")])
-        ann.first_name = "Anna"
-        with django_capture_on_commit_callbacks(execute=True):
-            ann.save()
-        assert (listed("red"), listed("blue")) == ([], ["Anna"])
-        ann.is_active = False
-        with django_capture_on_commit_callbacks(execute=True):
-            ann.save()
-        assert listed("blue") == []
-
-    def test_deleting_a_user_forgets_them(
-        self, django_capture_on_commit_callbacks: DjangoCaptureOnCommitCallbacks
-    ) -> None:
-        with django_capture_on_commit_callbacks(execute=True):
-            ann = user("ann")
-        member = str(ann.pk)
-        chat = Chat.create("bob", [member])
-        Mailbox(member).send("hello")
-        with django_capture_on_commit_callbacks(execute=True):
-            ann.delete()
-        assert [member.user for member in chat.members()] == ["bob"]
-        assert (Inbox(member).chats(), Mailbox(member).unread(), listed()) == ([], 0, [])
-
-    def test_nothing_happens_unless_the_transaction_is_committed(
-        self, django_capture_on_commit_callbacks: DjangoCaptureOnCommitCallbacks
-    ) -> None:
-        with django_capture_on_commit_callbacks() as waiting:
-            user("ann")
-        assert len(waiting) == 1 and listed() == []
-
-    def test_a_failure_does_not_reach_the_caller(
-        self,
-        caplog: pytest.LogCaptureFixture,
-        django_capture_on_commit_callbacks: DjangoCaptureOnCommitCallbacks,
-    ) -> None:
-        gone = Unavailable("The server is gone.")
-        failing = mock.patch.object(AnyDirectory, "add_many", side_effect=gone)
-        with failing, django_capture_on_commit_callbacks(execute=True):
-            ann = user("ann")
-        assert f"Following a change of user {ann.pk} failed; sync_directory repairs it" in caplog.text
-
-    def test_it_is_off_by_default(
-        self, settings: Settings, django_capture_on_commit_callbacks: DjangoCaptureOnCommitCallbacks
-    ) -> None:
-        change(settings, FOLLOW_USERS=False)
-        with django_capture_on_commit_callbacks(execute=True) as waiting:
-            user("ann").delete()
-        assert waiting == []
-
-
 @pytest.fixture
 def commit(
     settings: Settings, django_capture_on_commit_callbacks: DjangoCaptureOnCommitCallbacks
-) -> Callable[[Callable[[], Any]], None]:
-    """Calls a function and then the receivers, as at the end of a transaction."""
+) -> Callable[[Callable[[], Any]], Any]:
+    """Calls a function and then the receivers, as at the end of a transaction; returns its result."""
     change(settings, FOLLOW_USERS=True)
 
-    def call(function: Callable[[], Any]) -> None:
+    def call(function: Callable[[], Any]) -> Any:
         with django_capture_on_commit_callbacks(execute=True):
-            function()
+            return function()
 
     return call
 
 
-Commit = Callable[[Callable[[], Any]], None]
+Commit = Callable[[Callable[[], Any]], Any]
+
+
+class TestFollowing:
+    def test_saving_a_user_updates_the_directories(self, settings: Settings, commit: Commit) -> None:
+        change(settings, IDENTITY=f"{__name__}.Guilds")
+        ann = user("ann", "red")
+        commit(ann.save)
+        assert listed("red") == ["ann"]
+        ann.groups.set([Group.objects.create(name="blue")])
+        ann.first_name = "Anna"
+        commit(ann.save)
+        assert (listed("red"), listed("blue")) == ([], ["Anna"])
+        ann.is_active = False
+        commit(ann.save)
+        assert listed("blue") == []
+
+    def test_deleting_a_user_forgets_them(self, commit: Commit) -> None:
+        ann = commit(lambda: user("ann"))
+        member = str(ann.pk)
+        chat = Chat.create("bob", [member])
+        Mailbox(member).send("hello")
+        commit(ann.delete)
+        assert [member.user for member in chat.members()] == ["bob"]
+        assert (Inbox(member).chats(), Mailbox(member).unread(), listed()) == ([], 0, [])
+
+    @pytest.mark.parametrize("followed", [True, False])
+    def test_nothing_happens_before_the_commit_or_if_it_is_off(
+        self,
+        followed: bool,
+        settings: Settings,
+        django_capture_on_commit_callbacks: DjangoCaptureOnCommitCallbacks,
+    ) -> None:
+        assert not conf.Settings().FOLLOW_USERS
+        change(settings, FOLLOW_USERS=followed)
+        with django_capture_on_commit_callbacks() as waiting:
+            made = user("ann")
+        assert len(waiting) == followed and listed() == []
+        with django_capture_on_commit_callbacks() as waiting:
+            made.delete()
+        assert len(waiting) == followed
+
+    def test_a_failure_does_not_reach_the_caller(
+        self, caplog: pytest.LogCaptureFixture, commit: Commit
+    ) -> None:
+        gone = Unavailable("The server is gone.")
+        with mock.patch.object(AnyDirectory, "add_many", side_effect=gone):
+            ann = commit(lambda: user("ann"))
+        assert f"Following a change of user {ann.pk} failed; sync_directory repairs it" in caplog.text
+        with mock.patch.object(Identity, "directories", side_effect=AttributeError("profile")) as failing:
+            commit(lambda: user("bob"))
+        assert failing.called
 
 
 def before_first(service: type, method: str, action: Callable[[], Any]) -> Any:
@@ -186,7 +174,7 @@ class TestWhatReceiversChange:
     def test_a_directory_that_a_user_has_left_without_a_signal_is_repaired(
         self, settings: Settings, commit: Commit
     ) -> None:
-        change(settings, FOLLOW_USERS=True, IDENTITY=f"{__name__}.Guilds")
+        change(settings, IDENTITY=f"{__name__}.Guilds")
         ann = user("ann", "red")
         commit(ann.save)
         ann.groups.set([Group.objects.create(name="blue")])
@@ -200,7 +188,7 @@ class TestWhatReceiversChange:
         assert (listed("board"), listed()) == (["Ann"], ["ann"])
 
     def test_users_whom_the_identity_leaves_out_are_removed(self, settings: Settings, commit: Commit) -> None:
-        change(settings, FOLLOW_USERS=True, IDENTITY=f"{__name__}.OnlyActive")
+        change(settings, IDENTITY=f"{__name__}.OnlyActive")
         ann = user("ann")
         commit(ann.save)
         assert listed() == ["ann"]
@@ -213,11 +201,6 @@ class TestWhatReceiversChange:
         commit(lambda: ann.save(update_fields=["last_login"]))
         commit(lambda: post_save.send(User, instance=ann, raw=True, using="default", update_fields=None))
         assert listed() == []
-
-    def test_an_error_of_the_identity_does_not_reach_the_caller(self, commit: Commit) -> None:
-        with mock.patch.object(Identity, "directories", side_effect=AttributeError("profile")) as failing:
-            commit(lambda: user("ann"))
-        assert failing.called
 
 
 class TestInactiveUsers:
@@ -264,25 +247,31 @@ class TestEmptyDirectory:
 
 
 class TestLoginURL:
-    @pytest.mark.parametrize("login_url", ["/admin/login/", "admin:login", "https://sso.example.com/login"])
-    def test_a_page_is_fine(self, login_url: str) -> None:
+    @pytest.mark.parametrize(
+        ("login_url", "is_fine"),
+        [
+            ("/admin/login/", True),
+            ("admin:login", True),
+            ("https://sso.example.com/login", True),
+            ("/accounts/login/", False),
+            ("login", False),
+            ("admin:sign_in", False),
+            (reverse_lazy("nowhere"), False),
+        ],
+    )
+    def test_one_that_leads_nowhere_is_reported(self, login_url: Any, is_fine: bool) -> None:
         with override_settings(LOGIN_URL=login_url):
-            assert check_login_url() == []
-
-    @pytest.mark.parametrize("login_url", ["/accounts/login/", "login", "admin:sign_in"])
-    def test_one_that_leads_nowhere_is_reported(self, login_url: str) -> None:
-        with override_settings(LOGIN_URL=login_url):
-            (warning,) = check_login_url()
-        assert warning.id == "messaging.W017" and repr(login_url) in warning.msg
+            found = check_login_url()
+        if is_fine:
+            assert found == []
+            return
+        (warning,) = found
+        assert warning.id == "messaging.W017"
+        assert (repr(login_url) if isinstance(login_url, str) else "'nowhere' not found") in warning.msg
 
     def test_addresses_that_middleware_redirects_are_fine(self) -> None:
         with override_settings(ROOT_URLCONF=__name__, LOGIN_URL="/accounts/login"):
             assert check_login_url() == []
-
-    def test_a_name_that_is_reversed_late_is_reported(self) -> None:
-        with override_settings(LOGIN_URL=reverse_lazy("nowhere")):
-            (warning,) = check_login_url()
-        assert "'nowhere' not found" in warning.msg
 
     def test_sites_without_the_pages_are_not_checked(self, settings: Settings) -> None:
         settings.ROOT_URLCONF = "django.contrib.auth.urls"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import logging
 import os
 import re
@@ -32,13 +33,18 @@ pytestmark = [pytest.mark.one_server, pytest.mark.django_db]
 class Guilds(Identity):
     """Users are in the directories of their groups; `seen` lists the ids whose labels were requested."""
 
-    seen: list[str]
-    #: called before each page is stored
-    before: Callable[[], object]
-
     def __init__(self) -> None:
-        self.seen = []
-        self.before = lambda: None
+        self.seen: list[str] = []
+        #: called before each page is stored
+        self.before: Callable[[], object] = lambda: None
+
+    def at_page(self, number: int, action: Callable[[], object]) -> None:
+        """Call `action` while this page is being stored."""
+        pages = itertools.count(1)
+        self.before = lambda: next(pages) == number and action()
+
+    def begin_anew(self) -> None:
+        self.before, self.seen = lambda: None, []
 
     def users(self) -> Any:
         return super().users().prefetch_related("groups")
@@ -115,29 +121,10 @@ class TestEquality:
         sync()
         assert [contact.label for contact in Directory("everyone").suggest("wang")] == ["王小明"]
 
-    def test_a_run_that_was_interrupted_is_continued(self) -> None:
-        for number in range(5):
-            user(f"user{number}")
-        Directory("everyone").add("stranger", "Stranger")
-        stored, read = [], Identity.labels
-
-        def read_twice(self: Identity, ids: Any) -> dict[str, str]:
-            if len(stored) == 2:
-                raise Unavailable("The server is gone.")
-            stored.append(list(ids))
-            return read(self, ids)
-
-        with mock.patch.object(Identity, "labels", read_twice), pytest.raises(CommandError, match="gone"):
-            sync("--batch", "2")
-        assert labels() == ["Stranger", *(f"user{number}" for number in range(4))]
-        with mock.patch.object(Identity, "labels", autospec=True, side_effect=read) as further:
-            sync("--batch", "2")
-        assert further.call_count == 1
-        assert labels() == [f"user{number}" for number in range(5)]
-
 
 class TestAdding:
     def test_all_users_are_added_under_their_labels(self) -> None:
+        assert sync_and_keep().endswith("Done: 0 stored, 0 removed, 0 refused.\n")
         for number in range(7):
             user(f"user{number}")
         user("ann", first_name="Ann", last_name="Lee")
@@ -150,16 +137,13 @@ class TestAdding:
         )
 
     def test_users_are_added_to_each_of_their_directories(self, guilds: Guilds) -> None:
-        user("ann", "red", "blue")
+        user("ann", "red", "blue", "green")
         user("bob", "red")
         user("eve")
-        assert "3 stored" in sync_and_keep()
-        assert (labels("red"), labels("blue"), labels()) == (["ann", "bob"], ["ann"], [])
-
-    def test_only_requested_directories_are_filled(self, guilds: Guilds) -> None:
-        user("ann", "red", "blue", "green")
         sync_and_keep("--directory", "red", "--directory", "green")
-        assert (labels("red"), labels("blue"), labels("green")) == (["ann"], [], ["ann"])
+        assert (labels("red"), labels("blue"), labels("green")) == (["ann", "bob"], [], ["ann"])
+        assert "4 stored" in sync_and_keep()
+        assert (labels("red"), labels("blue"), labels()) == (["ann", "bob"], ["ann"], [])
 
     def test_users_with_uuids_and_mail_addresses(self, settings: Settings) -> None:
         settings.AUTH_USER_MODEL = "accounts.Person"
@@ -179,9 +163,6 @@ class TestAdding:
         Named.objects.create(slug="cleo", full_name="Cleo C.")
         sync_and_keep("--batch", "1")
         assert sorted(labels()) == sorted(["ann", "Bob", "ü", "%", "=", "Cleo C."])
-
-    def test_no_users(self) -> None:
-        assert sync_and_keep().endswith("Done: 0 stored, 0 removed, 0 refused.\n")
 
 
 class TestRemoving:
@@ -204,20 +185,14 @@ class TestRemoving:
         assert "2 stored, 5 removed" in sync_and_keep()
         assert labels() == ["user0", "user6"]
 
-    def test_users_who_changed_directories(self, guilds: Guilds) -> None:
+    def test_users_who_changed_directories_and_their_label(self, guilds: Guilds) -> None:
         ann = user("ann", "red", "blue")
         sync_and_keep()
+        User.objects.filter(pk=ann.pk).update(first_name="Ann", last_name="Lee")
         ann.groups.set([Group.objects.get(name="blue"), Group.objects.create(name="green")])
         assert "2 stored, 1 removed" in sync_and_keep()
-        assert (labels("red"), labels("blue"), labels("green")) == ([], ["ann"], ["ann"])
-
-    def test_changed_label_is_replaced(self) -> None:
-        ann = user("ann")
-        sync_and_keep()
-        User.objects.filter(pk=ann.pk).update(first_name="Ann", last_name="Lee")
-        sync_and_keep()
-        assert labels() == ["Ann Lee"]
-        assert Directory("everyone").suggest("ann") == Directory("everyone").suggest("lee")
+        assert (labels("red"), labels("blue"), labels("green")) == ([], ["Ann Lee"], ["Ann Lee"])
+        assert Directory("blue").suggest("ann") == Directory("blue").suggest("lee")
 
     def test_other_directories_are_not_changed(self, guilds: Guilds) -> None:
         ann = user("ann", "red", "blue")
@@ -228,20 +203,15 @@ class TestRemoving:
         sync_and_keep()
         assert labels("blue") == []
 
-    def test_members_added_by_other_code_are_kept_if_wanted(self) -> None:
+    def test_members_added_by_other_code_are_kept_only_if_wanted(self) -> None:
+        """Directories without users are never changed."""
         user("ann")
         Directory("everyone").add("backup-bot", "Backups")
         Directory("machines").add("printer", "Printer")
         for _ in range(2):
             assert "0 removed" in sync_and_keep()
         assert (labels(), labels("machines")) == (["ann", "Backups"], ["Printer"])
-
-    def test_members_added_by_other_code_are_removed(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Directories without users are still not changed."""
-        for number in range(600):
-            Directory("everyone").add(f"deleted-{number}", f"Deleted {number}")
-        user("ann")
-        Directory("machines").add("printer", "Printer")
+        Directory("everyone").add_many((f"deleted-{number}", f"Deleted {number}") for number in range(599))
         assert "1 stored, 600 removed" in sync()
         assert (labels(), labels("machines")) == (["ann"], ["Printer"])
 
@@ -252,45 +222,30 @@ class TestRemoving:
         assert [key for key in all_keys() if "everyone" in key] == []
 
 
-class TestQueries:
-    def test_number_of_queries_is_the_number_of_pages(
-        self, django_assert_num_queries: DjangoAssertNumQueries
-    ) -> None:
-        for number in range(25):
-            user(f"user{number}", is_active=number % 2 == 0)
-        with django_assert_num_queries(1 + 4 + 3 + 3):  # total, pages, labels, pages again
-            sync_and_keep("--batch", "10")
-
-    def test_number_of_queries_with_directory_queries(
-        self, guilds: Guilds, django_assert_num_queries: DjangoAssertNumQueries
-    ) -> None:
-        for number in range(25):
-            user(f"user{number}", "red")
-        with django_assert_num_queries(1 + 4 + 3 + 3 + 3 + 3):
-            sync_and_keep("--batch", "10")
+@pytest.mark.parametrize(("in_guilds", "queries"), [(False, 11), (True, 17)])
+def test_number_of_queries_is_the_number_of_pages(
+    in_guilds: bool,
+    queries: int,
+    request: pytest.FixtureRequest,
+    django_assert_num_queries: DjangoAssertNumQueries,
+) -> None:
+    if in_guilds:
+        request.getfixturevalue("guilds")
+    for number in range(25):
+        user(f"user{number}", *(["red"] if in_guilds else []), is_active=in_guilds or number % 2 == 0)
+    with django_assert_num_queries(
+        queries
+    ):  # total, pages, labels, pages again; prefetched groups of each page
+        sync_and_keep("--batch", "10")
 
 
 class TestResuming:
-    def stop_at(self, guilds: Guilds, pages: int, number: signal.Signals = signal.SIGTERM) -> None:
-        """Send a signal while this page is being stored."""
-        calls = iter(range(1, 1000))
-        guilds.before = lambda: next(calls) == pages and os.kill(os.getpid(), number)
-
-    def crash_at(self, guilds: Guilds, pages: int) -> None:
-        calls = iter(range(1, 1000))
-
-        def crash() -> None:
-            if next(calls) == pages:
-                raise RuntimeError("a crash")
-
-        guilds.before = crash
-
     @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
     def test_first_signal_stops_after_the_page_and_the_next_run_resumes(
         self, guilds: Guilds, number: signal.Signals
     ) -> None:
         people = [user(f"user{at}", "red") for at in range(7)]
-        self.stop_at(guilds, 2, number)
+        guilds.at_page(2, lambda: os.kill(os.getpid(), number))
         with pytest.raises(CommandError, match=r"Stopped: 4 stored, 0 removed, 0 refused\. Run it") as error:
             sync_and_keep("--batch", "2")
         assert error.value.returncode == 3
@@ -303,26 +258,29 @@ class TestResuming:
         assert "Done: 3 stored" in out
         assert len(labels("red")) == 7
 
-    def test_run_after_a_crash_resumes(self, guilds: Guilds) -> None:
+    @pytest.mark.parametrize("error", [RuntimeError("gone"), Unavailable("gone")])
+    def test_run_after_a_crash_resumes(self, guilds: Guilds, error: Exception) -> None:
         people = [user(f"user{at}", "red") for at in range(5)]
-        self.crash_at(guilds, 2)
-        with pytest.raises(RuntimeError, match="a crash"):
-            sync_and_keep("--batch", "2")
-        guilds.before, guilds.seen = lambda: None, []
-        sync_and_keep("--batch", "2")
+        Directory("red").add("stranger", "Stranger")
+        guilds.at_page(2, mock.Mock(side_effect=error))
+        with pytest.raises((RuntimeError, CommandError), match="gone"):
+            sync("--batch", "2")
+        assert labels("red") == ["Stranger", "user0", "user1"]
+        guilds.begin_anew()
+        sync("--batch", "2")
         assert guilds.seen == [str(one.pk) for one in people[2:]]
-        assert len(labels("red")) == 5
+        assert labels("red") == [f"user{at}" for at in range(5)]
 
     def test_resumed_run_removes_only_members_that_no_part_has_found(self, guilds: Guilds) -> None:
         people = [user(f"user{at}", "red") for at in range(6)]
         sync_and_keep()
         people[0].delete()
         people[5].delete()
-        self.crash_at(guilds, 2)
+        guilds.at_page(2, mock.Mock(side_effect=RuntimeError))
         with pytest.raises(RuntimeError):
             sync_and_keep("--batch", "2")
         assert len(labels("red")) == 6
-        guilds.before = lambda: None
+        guilds.begin_anew()
         assert "2 stored, 2 removed" in sync_and_keep("--batch", "2")
         assert labels("red") == ["user1", "user2", "user3", "user4"]
 
@@ -335,8 +293,8 @@ class TestResuming:
         sync_and_keep()
         for one in people[:5]:
             one.delete()
-        for at in range(1000):  # more than one page of a scan
-            Directory("red").add(f"stranger-{at}", "Stranger")
+        # more than one page of a scan
+        Directory("red").add_many((f"stranger-{at}", "Stranger") for at in range(1000))
         original = getattr(SyncProgress, method)
 
         def signalled(self: SyncProgress, *args: Any) -> Any:
@@ -357,7 +315,7 @@ class TestResuming:
         self, why: str, guilds: Guilds, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         people = [user(f"user{at}", "red") for at in range(4)]
-        self.stop_at(guilds, 1)
+        guilds.at_page(1, lambda: os.kill(os.getpid(), signal.SIGTERM))
         with pytest.raises(CommandError):
             sync_and_keep("--batch", "2")
         guilds.seen.clear()
@@ -387,19 +345,15 @@ class TestResuming:
         with pytest.raises(CommandError, match="Another sync_directory has ended or replaced this run"):
             sync_and_keep("--batch", "2")
 
-    def test_ended_run_raises_an_error_and_ends_no_other(self) -> None:
+    def test_an_ended_or_replaced_run_changes_nothing(self) -> None:
         progress = SyncProgress()
-        run = progress.begin()
-        progress.end(run)
+        ended = progress.begin()
+        progress.end(ended)
         with pytest.raises(MessagingError, match="do not run two at the same time"):
-            progress.save(run)
-        following = progress.begin()
-        progress.end(run)
-        progress.save(following)
-
-    def test_late_mark_of_an_earlier_run_does_not_replace_a_newer_mark(self) -> None:
-        progress = SyncProgress()
+            progress.save(ended)
         late = progress.begin()
+        progress.end(ended)
+        progress.save(late)
         run = progress.begin(fresh=True)
         progress.mark(run, "red", ["ann"])
         progress.mark(late, "red", ["ann"])
@@ -427,23 +381,22 @@ class TestRejectedMembers:
         assert f"Adding member '{long.pk}' to directory 'everyone' failed, skipping it: label" in caplog.text
         assert "Secret" not in caplog.text
 
-    def test_user_who_could_not_be_stored_has_no_mark(self, guilds: Guilds, settings: Settings) -> None:
-        change(settings, LABEL_MAX_BYTES=10)
-        user("x" * 20, "red")
-        with pytest.raises(CommandError, match="1 could not be stored"):
-            sync_and_keep()
-        assert [key for key in all_keys() if "red" in key] == []
-
-    def test_old_label_stays_if_the_new_one_could_not_be_stored(self, settings: Settings) -> None:
-        change(settings, LABEL_MAX_BYTES=10)
-        ann = user("ann")
+    def test_old_label_stays_and_a_user_who_was_never_stored_has_no_mark(
+        self, guilds: Guilds, settings: Settings
+    ) -> None:
+        change(settings, LABEL_MAX_BYTES=10, IDENTITY=f"{__name__}.Guilds")
+        ann = user("ann", "red")
         sync_and_keep()
         User.objects.filter(pk=ann.pk).update(first_name="x" * 20)
+        user("x" * 20, "blue")
+        with pytest.raises(CommandError, match="2 could not be stored"):
+            sync_and_keep()
+        assert labels("red") == ["ann"]
+        assert [key for key in all_keys() if "blue" in key] == []
+        ann.delete()
         with pytest.raises(CommandError, match="1 could not be stored"):
             sync_and_keep()
-        assert labels() == ["ann"]
-        ann.delete()
-        assert "1 removed" in sync_and_keep()
+        assert labels("red") == []
 
     def test_crash_before_the_first_write_leaves_no_mark_behind(
         self, monkeypatch: pytest.MonkeyPatch
@@ -483,43 +436,34 @@ class Terminal(io.StringIO):
 
 
 class TestOutput:
-    def test_progress_on_a_terminal(self, guilds: Guilds, monkeypatch: pytest.MonkeyPatch) -> None:
+    @pytest.mark.parametrize(
+        ("terminal", "shown"), [(True, "{}/5 ["), (False, "Indexing users: {} of 5 users, ")]
+    )
+    def test_progress(
+        self, terminal: bool, shown: str, guilds: Guilds, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         for at in range(5):
             user(f"user{at}", "red")
-        monkeypatch.setattr(output, "BAR_INTERVAL", 0.002)
-        screen, pages = Terminal(), iter([0, 2, 4])
+        monkeypatch.setattr(output, "BAR_INTERVAL" if terminal else "LINE_INTERVAL", 0.002)
+        errors, pages = Terminal() if terminal else io.StringIO(), iter([0, 2, 4])
 
         def wait() -> None:
-            shown = f"{next(pages)}/5 ["
-            until(lambda: shown in screen.getvalue())
-
-        guilds.before = wait
-        call_command("sync_directory", "--batch", "2", stdout=io.StringIO(), stderr=screen)
-        assert "\r2 stored, 0 removed:  40%|" in screen.getvalue()
-        assert re.search(r"\r +\r$", screen.getvalue()), "the bar is removed"
-
-    def test_progress_without_a_terminal(self, guilds: Guilds, monkeypatch: pytest.MonkeyPatch) -> None:
-        for at in range(5):
-            user(f"user{at}", "red")
-        monkeypatch.setattr(output, "LINE_INTERVAL", 0.002)
-        errors, pages = io.StringIO(), iter([0, 2, 4])
-
-        def wait() -> None:
-            line = f"Indexing users: {next(pages)} of 5 users, "
-            until(lambda: line in errors.getvalue())
+            text = shown.format(next(pages))
+            until(lambda: text in errors.getvalue())
 
         guilds.before = wait
         call_command("sync_directory", "--batch", "2", stdout=io.StringIO(), stderr=errors)
-        assert "Indexing users: 2 of 5 users, 2 stored, 0 removed\n" in errors.getvalue()
+        if terminal:
+            assert "\r2 stored, 0 removed:  40%|" in errors.getvalue()
+            assert re.search(r"\r +\r$", errors.getvalue()), "the bar is removed"
+        else:
+            assert "Indexing users: 2 of 5 users, 2 stored, 0 removed\n" in errors.getvalue()
 
-    def test_verbosity_0_writes_nothing(self) -> None:
-        user("ann")
-        assert sync_and_keep("--verbosity", "0") == ""
-        assert labels() == ["ann"]
-
-    def test_no_names_in_logs(self, caplog: pytest.LogCaptureFixture) -> None:
+    def test_no_names_in_logs_and_nothing_with_verbosity_0(self, caplog: pytest.LogCaptureFixture) -> None:
         caplog.set_level(logging.DEBUG, logger="django_redis_messaging")
         user("ann", first_name="Secret")
+        assert sync_and_keep("--verbosity", "0") == ""
+        assert labels() == ["Secret"]
         assert "Secret" not in sync_and_keep() + caplog.text
 
     @pytest.mark.parametrize(
