@@ -34,6 +34,11 @@ from django_redis_messaging.services.users.keys import UserKeys
 PACKAGE = Path(str(django_redis_messaging.__file__)).parent
 NAME = PACKAGE.name
 PUBLIC: list[str] = django_redis_messaging.__all__
+SERVICES: list[type[Service]] = [
+    kind
+    for kind in map(vars(django_redis_messaging).__getitem__, PUBLIC)
+    if inspect.isclass(kind) and issubclass(kind, Service)
+]
 
 
 @functools.cache
@@ -66,29 +71,37 @@ POSIX_FUNCTIONS = ("fork", "register_at_fork")
 TESTING = ("pytest_plugin", "testing")
 
 
+def run_python(program: str, **environment: str) -> None:
+    """Run a program in another process; it must not fail."""
+    inherited = {name: value for name, value in os.environ.items() if name != "DJANGO_SETTINGS_MODULE"}
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", program],
+        env={**inherited, **environment}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.versions
 class TestImport:
     def test_import_needs_no_settings_and_no_network(self) -> None:
+        """Each module of keys can be imported first."""
         outside = [f"{NAME}.{name}" for name in ("conf", *TESTING)]
         wanted = [NAME, *outside, *modules("core", "services", "checks")]
-        program = f"""
-import socket
+        keys = [name for name in modules("services") if name.endswith(".keys")]
+        run_python(f"""
+import importlib, os, socket
 def refuse(*args): raise AssertionError("an import opens a connection")
 socket.socket.connect = socket.create_connection = refuse
-import importlib
+for name in {keys!r}:
+    if os.fork() == 0:
+        importlib.import_module(name)
+        os._exit(0)
+    assert os.wait()[1] == 0, name
 for name in {wanted!r}:
     importlib.import_module(name)
 from django.conf import settings
 assert not settings.configured, "an import reads the settings"
-"""
-        done = subprocess.run(
-            [sys.executable, "-W", "error", "-c", program],
-            env={key: value for key, value in os.environ.items() if key != "DJANGO_SETTINGS_MODULE"},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
+""")
 
     def test_only_the_servers_for_development_need_posix(self) -> None:
         """Nor does any other module import these servers, unless a function of it is called."""
@@ -110,46 +123,26 @@ except ModuleNotFoundError:
 else:
     raise AssertionError("the modules are not blocked")
 """
-        done = subprocess.run(
-            [sys.executable, "-c", program],
-            env={**os.environ, "DJANGO_SETTINGS_MODULE": "tests.settings"},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
-
-    @pytest.mark.parametrize("name", [name for name in modules("services") if name.endswith(".keys")])
-    def test_each_module_of_keys_can_be_imported_first(self, name: str) -> None:
-        done = subprocess.run(
-            [sys.executable, "-c", f"import {name}"], capture_output=True, text=True, check=False
-        )
-        assert done.returncode == 0, done.stderr
+        run_python(program, DJANGO_SETTINGS_MODULE="tests.settings")
 
     def test_pickle_and_threads_for_waiting_are_not_used(self) -> None:
         for dotted, path in modules().items():
             names = {node.id for node in ast.walk(tree(path)) if isinstance(node, ast.Name)}
             allowed = {"sync_to_async"} if dotted in RUN_CODE_OF_DJANGO else set()
             assert not names & ({"sync_to_async", "pickle"} - allowed), dotted
-            assert not {name.partition(".")[0] for name in imported(dotted, path)} & {
-                "pickle",
-                "fakeredis",
-            }, dotted
+            imports = {name.partition(".")[0] for name in imported(dotted, path)}
+            assert not imports & {"pickle", "fakeredis"}, dotted
 
 
 @pytest.mark.versions
 class TestPublicNames:
-    def test_each_name_exists_once(self) -> None:
-        assert len(PUBLIC) == len(set(PUBLIC))
-        assert all(hasattr(django_redis_messaging, name) for name in PUBLIC)
-
-    def test_every_imported_name_is_public(self) -> None:
+    def test_every_imported_name_is_public_and_listed_once(self) -> None:
         found = {
             name
             for name, value in vars(django_redis_messaging).items()
             if not name.startswith("_") and (name in PUBLIC or not inspect.ismodule(value))
         }
-        assert found == set(PUBLIC)
+        assert sorted(found) == sorted(PUBLIC)
         assert set(PUBLIC) < set(dir(django_redis_messaging))
         assert not hasattr(django_redis_messaging, "Cat")
 
@@ -164,13 +157,11 @@ class TestPublicNames:
         assert listed[0].strip().startswith("# ")
         assert sum(line.strip().startswith("# ") for line in listed) >= 3
 
-    @pytest.mark.parametrize("name", PUBLIC)
-    def test_every_name_has_a_docstring(self, name: str) -> None:
-        described = getattr(django_redis_messaging, name)
-        assert inspect.getdoc(described), name
-        if inspect.isclass(described) and issubclass(described, Service):
-            for attribute, member in methods(described):
-                assert inspect.getdoc(member), f"{name}.{attribute}"
+    def test_every_name_has_a_docstring(self) -> None:
+        described = {name: getattr(django_redis_messaging, name) for name in PUBLIC}
+        for kind in SERVICES:
+            described |= {f"{kind.__name__}.{name}": member for name, member in methods(kind)}
+        assert [name for name, value in described.items() if not inspect.getdoc(value)] == []
 
 
 def examples() -> list[doctest.DocTest]:
@@ -185,16 +176,12 @@ def examples() -> list[doctest.DocTest]:
 
 
 @pytest.mark.versions
-class TestExamples:
-    def test_examples_exist(self) -> None:
-        assert len(examples()) > 5
-
-    @pytest.mark.parametrize("example", examples(), ids=lambda example: example.name.removeprefix(f"{NAME}."))
-    def test_examples_of_docstrings_run(self, example: doctest.DocTest) -> None:
-        example.globs |= {name: getattr(django_redis_messaging, name) for name in PUBLIC}
-        output = StringIO()
-        failed, _ = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(example, out=output.write)
-        assert not failed, output.getvalue()
+@pytest.mark.parametrize("example", examples(), ids=lambda example: example.name.removeprefix(f"{NAME}."))
+def test_examples_of_docstrings_run(example: doctest.DocTest) -> None:
+    example.globs |= {name: getattr(django_redis_messaging, name) for name in PUBLIC}
+    output = StringIO()
+    failed, _ = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(example, out=output.write)
+    assert not failed, output.getvalue()
 
 
 def methods(kind: type) -> list[tuple[str, Any]]:
@@ -225,17 +212,12 @@ def is_async(function: Any) -> bool:
 class TestAsyncVersions:
     """Every operation has a sync and an async version, which differ only in the prefix of the name."""
 
-    services = [  # noqa: RUF012
-        kind
-        for kind in map(django_redis_messaging.__dict__.__getitem__, PUBLIC)
-        if inspect.isclass(kind) and issubclass(kind, Service)
-    ]
+    def test_there_are_services(self) -> None:
+        assert {"Chat", "Inbox"} <= {kind.__name__ for kind in SERVICES}
 
-    def test_services_exist(self) -> None:
-        assert {"Chat", "Inbox"} <= {kind.__name__ for kind in self.services}
-
-    @pytest.mark.parametrize("kind", services)
-    def test_each_operation_has_an_async_version(self, kind: type) -> None:
+    @pytest.mark.parametrize("kind", SERVICES)
+    def test_each_operation_has_one(self, kind: type) -> None:
+        assert inspect.signature(kind).parameters["using"].kind is inspect.Parameter.KEYWORD_ONLY
         found = dict(methods(kind))
         for name, method in found.items():
             if is_async(method):
@@ -244,12 +226,7 @@ class TestAsyncVersions:
             else:
                 assert f"a{name}" in found, f"{name} has no async version"
                 assert is_async(found[f"a{name}"]), f"a{name} is not async"
-
-    @pytest.mark.parametrize("kind", services)
-    def test_versions_take_the_same_parameters(self, kind: type) -> None:
-        for name, method in methods(kind):
-            if not is_async(method):
-                assert parameters(method) == parameters(getattr(kind, f"a{name}")), name
+                assert parameters(method) == parameters(found[f"a{name}"]), name
 
     def test_functions_of_the_services_have_async_versions(self) -> None:
         functions = {
@@ -264,10 +241,6 @@ class TestAsyncVersions:
                 assert name[1:] in functions, name
             else:
                 assert parameters(functions[f"a{name}"]) == parameters(function), name
-
-    @pytest.mark.parametrize("kind", services)
-    def test_each_operation_accepts_another_alias(self, kind: type) -> None:
-        assert inspect.signature(kind).parameters["using"].kind is inspect.Parameter.KEYWORD_ONLY
 
 
 def imported(dotted: str, path: Path, within: ast.AST | None = None) -> Iterator[str]:
@@ -414,17 +387,9 @@ class TestLayers:
         imports = {"a": {"b"}, "b": {"a"}, "c": {"a", "b"}, "d": {"a", "b", "d"}}
         assert upward_imports(imports, floors, str) == [("a", "b"), ("c", "b")]
 
-    @pytest.mark.parametrize("layer", ["core", "services"])
-    def test_services_do_not_import_djangos_web_modules(self, layer: str) -> None:
-        web = (
-            "django.http",
-            "django.views",
-            "django.urls",
-            "django.forms",
-            "django.template",
-            "django.contrib",
-        )
-        for dotted, path in modules(layer).items():
+    def test_services_do_not_import_djangos_web_modules(self) -> None:
+        web = tuple(f"django.{name}" for name in ("http", "views", "urls", "forms", "template", "contrib"))
+        for dotted, path in modules("core", "services").items():
             for name in imported(dotted, path):
                 if not name.startswith("django.contrib.gis.geoip2"):  # a reader of databases
                     assert not name.startswith(web), f"{dotted} imports {name}"
@@ -438,24 +403,15 @@ class TestLayers:
         assert import_circles({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}}) == [["a", "b", "c"]]
 
     def test_checker_finds_imports(self, tmp_path: Path) -> None:
-        path = tmp_path / "sample.py"
-        path.write_text("def f():\n    from ..web import views\nfrom . import clients\nimport redis.client\n")
-        assert set(imported(f"{NAME}.core.sample", path)) == {
-            f"{NAME}.web.views",
-            f"{NAME}.core.clients",
-            "redis.client",
-        }
-
-    def test_checker_finds_imports_of_functions_and_packages(self, tmp_path: Path) -> None:
         path, dotted = tmp_path / "sample.py", f"{NAME}.core.sample"
-        path.write_text("from . import clients\ndef f():\n    from ..web.views import chats\n")
-        assert imported_by_functions(dotted, path) == {f"{NAME}.web.views.chats"}
-        assert run_by_import(dotted, path) == {
-            f"{NAME}.core.clients",
-            f"{NAME}.web",
-            f"{NAME}.web.views",
-            f"{NAME}.web.views.chats",
-        }
+        path.write_text(
+            "def f():\n    from ..web.views import chats\nfrom . import clients\nimport redis.client\n"
+        )
+        clients, web = f"{NAME}.core.clients", f"{NAME}.web"
+        views = (f"{web}.views", f"{web}.views.chats")
+        assert set(imported(dotted, path)) == {views[1], clients, "redis.client"}
+        assert imported_by_functions(dotted, path) == {views[1]}
+        assert run_by_import(dotted, path) == {clients, web, *views}
 
 
 class TestDatabase:
@@ -678,24 +634,27 @@ LISTED_BY_SCRIPTS = [
 
 
 class TestScripts:
-    def test_scripts_exist(self) -> None:
-        assert {"chats/send", "chats/inbox_pending"} <= set(SCRIPTS)
-
     @pytest.mark.parametrize("name", SCRIPTS)
-    def test_header_lists_the_keys_and_arguments_of_the_body(self, name: str) -> None:
-        assert read(name).problems() == []
-
-    @pytest.mark.parametrize("name", SCRIPTS)
-    def test_header_has_a_purpose_and_returns(self, name: str) -> None:
-        header = read(name).header
-        assert re.match(r"-- [A-Z](?:.|\n-- )*\.", header), "the header must begin with the purpose"
-        assert re.search(r"^-- Returns \S", header, re.MULTILINE)
-
-    @pytest.mark.parametrize("name", SCRIPTS)
-    def test_header_lines_are_well_formed(self, name: str) -> None:
-        for line in read(name).header.splitlines():
+    def test_header_describes_the_body(self, name: str) -> None:
+        script = read(name)
+        assert script.problems() == []
+        assert re.match(r"-- [A-Z](?:.|\n-- )*\.", script.header), "the header must begin with the purpose"
+        assert re.search(r"^-- Returns \S", script.header, re.MULTILINE)
+        for line in script.header.splitlines():
             if re.match(r"--\s*(KEYS|ARGV)\b", line):
                 assert LISTED.match(line), line
+
+        named = NUMBERED.findall(top_of(name))
+        assert len(named) == len(set(named)), "the top must name each key and argument exactly once"
+        assert not NUMBERED.findall(own_code(name)[len(top_of(name)) :])
+
+        code = "\n".join([own_code(name), *reached(name).values()])
+        called = set(re.findall(r"redis\.p?call\(\s*'(\w+)'", code))
+        assert called, "no commands found in the code"
+        if re.search(r"^-- reads only$", script.header, re.MULTILINE):
+            assert called <= READING | HOUSEKEEPING
+        else:
+            assert called - READING, "the script only reads: its header must have the line 'reads only'"
 
     @pytest.mark.parametrize("name", LUA)
     def test_scripts_and_pieces_are_used(self, name: str) -> None:
@@ -703,28 +662,19 @@ class TestScripts:
             assert any(name in uses(other) for other in LUA), f"no script uses {name}"
         else:
             assert name in constants(), f"nothing calls {name}"
-
-    @pytest.mark.parametrize("name", LUA)
-    def test_pieces_exist_and_are_called(self, name: str) -> None:
         written = USES.findall(text_of(name))
         assert set(uses(name)) <= set(LUA)
         assert written == sorted(written)
         code = own_code(name)
         for piece in uses(name):
             assert any(re.search(rf"\b{function}\(", code) for function in functions(text_of(piece))), piece
-
-    @pytest.mark.parametrize("name", SCRIPTS)
-    def test_pieces_come_after_those_they_use(self, name: str) -> None:
         order = commands.pieces(f"{name}.lua")
         assert len(order) == len(set(order))
         for at, piece in enumerate(order):
-            assert set(commands.pieces(piece)) <= set(order[:at])
+            assert set(commands.pieces(piece)) <= set(order[:at]), "a piece comes after those that it uses"
 
-    @pytest.mark.parametrize("name", SCRIPTS)
-    def test_keys_and_arguments_get_their_names_at_the_top(self, name: str) -> None:
-        named = NUMBERED.findall(top_of(name))
-        assert len(named) == len(set(named)), "each must be named exactly once"
-        assert not NUMBERED.findall(own_code(name)[len(top_of(name)) :])
+        assert "cjson" not in code, "scripts don't parse what people write"
+        assert not set(re.findall(r"'([A-Z]+)'", code)) & {"KEYS", "FLUSHALL", "FLUSHDB", "SCAN", "CONFIG"}
 
     @pytest.mark.parametrize(("resource", "kind", "attribute"), [*ONE_ORDER, *BEFORE_OTHERS])
     def test_the_keys_of_a_resource_have_one_order(self, resource: str, kind: type, attribute: str) -> None:
@@ -752,22 +702,6 @@ class TestScripts:
             for length, listed in RESOURCE.findall(text_of(name)):
                 if listed == resource:
                     assert {len(getattr(keys, one)) for one in passed[name]} == {int(length)}, name
-
-    @pytest.mark.parametrize("name", SCRIPTS)
-    def test_read_only_scripts_write_nothing(self, name: str) -> None:
-        code = "\n".join([own_code(name), *reached(name).values()])
-        called = set(re.findall(r"redis\.p?call\(\s*'(\w+)'", code))
-        assert called, "no commands found in the code"
-        if re.search(r"^-- reads only$", read(name).header, re.MULTILINE):
-            assert called <= READING | HOUSEKEEPING
-        else:
-            assert called - READING, "the script only reads: its header must have the line 'reads only'"
-
-    @pytest.mark.parametrize("name", LUA)
-    def test_scripts_read_no_personal_data_and_scan_no_keyspace(self, name: str) -> None:
-        code = without_comments(LUA[name].read_text(encoding="utf-8"))
-        assert "cjson" not in code
-        assert not set(re.findall(r"'([A-Z]+)'", code)) & {"KEYS", "FLUSHALL", "FLUSHDB", "SCAN", "CONFIG"}
 
 
 #: commands allowed in read scripts: they remove data that limits already hide

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from .support.processes import ROOT
 from .support.pytest_hooks import SHRINKING
 
 Run = Callable[..., str]
@@ -17,7 +18,6 @@ CONFTEST = """
 import pytest
 from tests.support import pytest_hooks
 
-pytest_hooks.ENDING = 1
 pytest_addoption, pytest_configure = pytest_hooks.add_options, pytest_hooks.configure
 pytest_generate_tests, pytest_collection_modifyitems = pytest_hooks.choose_worlds, pytest_hooks.arrange
 
@@ -28,30 +28,42 @@ def server_kind(request): return request.param
 def call_style(request): return request.param
 """
 INI = "[pytest]\nmarkers =\n timing\n promise\n worlds\n long\n"
+OPTIONS = ("-p", "no:cacheprovider", "-p", "no:django", "-v")
 
 
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
-    """Run pytest on some tests in a process."""
+    """Run Python in a directory with these tests; returns the output."""
 
-    def start(tests: str, *words: str, long: bool = False) -> str:
+    def start(tests: str, *words: str) -> str:
         tmp_path.joinpath("pytest.ini").write_text(INI)
         tmp_path.joinpath("conftest.py").write_text(CONFTEST)
-        tmp_path.joinpath("test_some.py").write_text(f"import pytest\nfrom pathlib import Path\n{tests}")
+        tmp_path.joinpath("test_some.py").write_text(tests)
         environment = {name: value for name, value in os.environ.items() if name != "MESSAGING_LONG"}
-        environment |= {"PYTHONPATH": str(Path(__file__).parents[2])} | (
-            {"MESSAGING_LONG": "1"} if long else {}
-        )
         done = subprocess.run(
-            [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:django", "-v", *words],
-            cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60, check=False,
+            [sys.executable, *words],
+            cwd=tmp_path, env={**environment, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True,
+            timeout=60, check=False,
         )  # fmt: skip
-        return done.stdout
+        return done.stdout + done.stderr
 
     return start
 
 
-PAIRED = """
+#: runs three sessions in one process
+SESSIONS = f"""
+import importlib, os, pytest
+from tests.support import pytest_hooks
+
+for words in ([], ["--worlds=all"], []):
+    print("SESSION")
+    pytest.main([*{OPTIONS!r}, *words])
+    if words:
+        os.environ["MESSAGING_LONG"] = "1"
+        importlib.reload(pytest_hooks)
+"""
+VARIANTS = """
+import pytest
 def test_both(server_kind, call_style): pass
 def test_server(server_kind): pass
 def test_style(call_style): pass
@@ -61,6 +73,9 @@ def test_each(server_kind, call_style): pass
 def test_large(): pass
 """
 FLAKY = """
+import pytest
+from pathlib import Path
+
 def tries(name):
     with open(name, "a") as done: done.write("x")
     return len(Path(name).read_text())
@@ -75,14 +90,19 @@ def test_never(): assert tries("never") == 9
 def test_kept(): assert tries("kept") == 2
 """
 STUCK = """
-import threading
-def test_stuck():
+import threading, time
+from tests.support import pytest_hooks
+
+pytest_hooks.ENDING = 0.1
+
+@pytest.mark.timeout(0.2)
+@pytest.mark.flaky(reruns=0)
+def test_slow(): time.sleep(60)
+
+@pytest.mark.flaky(reruns=0)
+def test_leaves_a_thread():
     threading.Thread(target=threading.Event().wait, name="endless").start()
     raise ValueError
-"""
-SLOW = """
-import time
-def test_slow(): time.sleep(60)
 """
 
 
@@ -91,54 +111,44 @@ def names(output: str) -> list[str]:
     return [line.split("::")[1].split()[0] for line in output.splitlines() if " PASSED " in line]
 
 
-class TestVariants:
-    def test_pairs_cover_each_value_once(self, run: Run) -> None:
-        assert names(run(PAIRED)) == [
-            "test_both[standalone-blocking]",
-            "test_both[cluster-awaiting]",
-            "test_server[cluster]",
-            "test_style[blocking]",
-            "test_style[awaiting]",
-            "test_each[standalone-blocking]",
-            "test_each[standalone-awaiting]",
-            "test_each[cluster-blocking]",
-            "test_each[cluster-awaiting]",
-        ]
-
-    @pytest.mark.parametrize("long", [False, True])
-    def test_all_combinations(self, run: Run, long: bool) -> None:
-        found = names(run(PAIRED, *([] if long else ["--worlds=all"]), long=long))
+def test_variants(run: Run) -> None:
+    """By default, pairs of server and call style cover each value once."""
+    _, by_default, in_all_worlds, in_large_form = map(names, run(VARIANTS, "-c", SESSIONS).split("SESSION"))
+    assert by_default == [
+        "test_both[standalone-blocking]",
+        "test_both[cluster-awaiting]",
+        "test_server[cluster]",
+        "test_style[blocking]",
+        "test_style[awaiting]",
+        "test_each[standalone-blocking]",
+        "test_each[standalone-awaiting]",
+        "test_each[cluster-blocking]",
+        "test_each[cluster-awaiting]",
+    ]
+    for found in (in_all_worlds, in_large_form):
         assert len([name for name in found if name.startswith("test_both")]) == 12
         assert len([name for name in found if name.startswith("test_server")]) == 6
-        assert ("test_large" in found) is long
+    assert ("test_large" in in_all_worlds, "test_large" in in_large_form) == (False, True)
 
 
-class TestFlaky:
-    @pytest.mark.parametrize("options", [[], ["-n2"]])
-    def test_flaky_tests_are_listed_with_their_first_failure(
-        self, run: Run, tmp_path: Path, options: list[str]
-    ) -> None:
-        output = run(FLAKY, "--reruns", "2", "--flaky-list", str(tmp_path / "list"), *options)
-        listed = (tmp_path / "list").read_text()
-        assert listed.startswith("FLAKY test_some.py::test_second_time\n")
-        assert listed.count("FLAKY") == listed.count("AssertionError: the first failure") == 1
-        assert "FLAKY test_some.py::test_second_time" in output
-        assert output.count("AssertionError: the first failure") == 1
-
-    def test_promises_are_never_rerun(self, run: Run, tmp_path: Path) -> None:
-        assert "2 failed, 1 passed, 3 rerun" in run(FLAKY, "--reruns", "2")
-        assert (tmp_path / "kept").read_text() == "x"
-        assert (tmp_path / "never").read_text() == "xxx"
-
-
-def test_hanging_test_fails_and_shows_all_threads(run: Run) -> None:
-    output = run(SLOW, "--timeout", "0.5")
-    assert "Timeout (>0.5s)" in output
-    assert "1 failed" in output
-
-
-def test_leftover_thread_does_not_keep_the_process_alive(run: Run) -> None:
-    assert "1 failed" in run(STUCK)
+@pytest.mark.parametrize(("more", "options"), [(STUCK, []), ("", ["-n2"])], ids=["serial", "parallel"])
+def test_flaky_tests_are_listed_and_promises_are_never_rerun(
+    run: Run, tmp_path: Path, more: str, options: list[str]
+) -> None:
+    """In the same run, a hanging test fails, and a thread that is left does not keep the process alive."""
+    listed = tmp_path / "list"
+    words = ("-m", "pytest", *OPTIONS, "--reruns", "2", "--flaky-list", str(listed), *options)
+    output = run(FLAKY + more, *words)
+    assert f"{4 if more else 2} failed, 1 passed, 3 rerun" in output
+    assert listed.read_text().startswith("FLAKY test_some.py::test_second_time\n")
+    for found in (output, listed.read_text()):
+        assert found.count("FLAKY") == found.count("AssertionError: the first failure") == 1
+    assert "FLAKY test_some.py::test_second_time" in output
+    assert (tmp_path / "kept").read_text() == "x"
+    assert (tmp_path / "never").read_text() == "xxx"
+    if more:
+        assert "Timeout (>0.2s)" in output
+        assert "Left behind: the threads endless." in output
 
 
 def test_shrinking_time_is_limited() -> None:
