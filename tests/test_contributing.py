@@ -24,7 +24,7 @@ PLACE = re.compile(r"`([\w/]+\.\w+)`")
 #: seconds that the tests of the example may take, even on a busy machine
 PATIENCE = 300
 #: least number of tests that concern the example: its own, and those of script, keys and page
-MIN_TESTS = 20
+MIN_TESTS = 15
 PYTEST = ("-m", "pytest", "-q", "-p", "no:cacheprovider")
 #: parts of the names of tests, or of their parameters, that concern the example
 CONCERNED = ("signup", "test_all_keys_differ", "every_imported_name", "TestFolders")

@@ -64,7 +64,7 @@ class Sequences(TransactionTestCase):
         self.assertEqual([found.id for found in Directory("everyone").suggest("ann")], ["1"])
         Chat.create("1", ["2"], "Hi", chat_id="lunch")
         user.delete()
-        self.assertEqual([chat.id for chat in Inbox("1").chats()], [])
+        self.assertEqual([chat.chat_id for chat in Inbox("1").chats()], [])
         self.assertEqual(Directory("everyone").suggest("ann"), [])
 
 
