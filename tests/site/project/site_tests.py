@@ -8,6 +8,7 @@ import unittest
 import urllib.request
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from io import StringIO
+from typing import ClassVar
 
 import django.test.runner
 from django.apps import apps
@@ -15,6 +16,7 @@ from django.conf import settings
 from django.contrib.auth.models import User
 from django.core.management import call_command
 from django.test import LiveServerTestCase, SimpleTestCase, TestCase, TransactionTestCase, override_settings
+from django_redis import get_redis_connection
 from spawned import unread_after
 
 from django_redis_messaging import (
@@ -176,11 +178,20 @@ class WithInvalidSetting(TestCase):
 
 @unittest.skipIf(BROKEN, "needs a server")
 class Isolated(MessagingTestMixin, TransactionTestCase):
-    """Each test has its own keys."""
+    """Each test has its own keys, which are removed after it."""
 
     reset_sequences = True
+    prefixes: ClassVar[list[str]] = []
+
+    @classmethod
+    def tearDownClass(cls) -> None:
+        client = get_redis_connection("messaging")
+        left = [key for prefix in cls.prefixes for key in client.scan_iter(f"{prefix}:*")]
+        super().tearDownClass()
+        assert not left, left
 
     def setUp(self) -> None:
+        self.prefixes.append(self.messaging_prefix)
         notify("own", "Hi")
 
     def test_1(self) -> None:
@@ -197,7 +208,5 @@ class Isolated(MessagingTestMixin, TransactionTestCase):
 
     @unittest.skipIf(CONFIGURED, "the servers of CACHES are used")
     def test_4_all_aliases_lead_to_the_private_server(self) -> None:
-        from django_redis import get_redis_connection
-
         self.assertEqual(get_redis_connection("jobs").dbsize(), 0)
         self.assertNotIn(settings.SITE.partition("?")[0], str(settings.CACHES["jobs"]["LOCATION"]))
