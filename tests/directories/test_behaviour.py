@@ -69,13 +69,6 @@ class TestSuggestions:
         Directory("staff").add("u1", label)
         assert Directory("staff").suggest(prefix) == ([Contact("u1", label)] if matches else [])
 
-    def test_each_member_is_returned_once_at_its_first_position(self) -> None:
-        staff = Directory("staff")
-        staff.add("u1", "ab ac", aliases=["aa"])
-        staff.add("u2", "ab")
-        assert found(staff, "a") == ["u1", "u2"]
-        assert found(staff, "ab") == ["u2", "u1"]
-
     def test_equal_labels_are_sorted_by_id(self) -> None:
         staff = Directory("staff")
         staff.add_many((member, "Ann Lee") for member in ["b", "a", "a0", "é", "😀", "B"])
@@ -218,11 +211,6 @@ class TestPinyin:
             assert Directory("staff").suggest(prefix) == [Contact("u1", label)], prefix
             assert recent.suggest(prefix) == [label], prefix
 
-    def test_other_spellings_do_not_match(self) -> None:
-        Directory("staff").add("u1", "王小明")
-        for prefix in ("xiao ming", "wang xiao ming", "wm", "angxiao", "wángxiaoming", "小明"):
-            assert found(Directory("staff"), prefix) == [], prefix
-
     def test_without_pypinyin_only_the_label_matches_until_it_is_added_again(self) -> None:
         staff = Directory("staff")
         with without_pypinyin():
@@ -284,11 +272,6 @@ class TestRecentContacts:
         recent = touched("bob", "bob", "bob", "cleo", "dan", size=2)
         recent.touch("bob")
         assert uses_of("ann") == {b"bob": 1, b"dan": 1}
-        recent = touched("bob", "bob", "cleo", user="eve", order="frequency")
-        for contact in ("bob", "nobody"):
-            recent.remove(contact)
-        recent.touch("bob")
-        assert recent.list() == ["bob", "cleo"]
 
     @pytest.mark.parametrize(
         ("prefix", "contacts"),

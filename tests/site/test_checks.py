@@ -464,10 +464,7 @@ class TestTransport:
     @pytest.mark.parametrize(
         ("entry", "wanted"),
         [
-            (
-                redis("redis://redis.internal/1"),
-                {"W015": "redis.internal:6379", "W016": "redis.internal:6379"},
-            ),
+            (redis("redis://redis.internal/1"), dict.fromkeys(("W015", "W016"), "redis.internal:6379")),
             (redis("redis://:secret@10.0.0.7:6380/1"), {"W015": "10.0.0.7:6380"}),
             (redis("rediss://redis.internal/1"), {"W016": "redis.internal:6379"}),
             (redis("rediss://redis.internal/2", PASSWORD="secret"), {}),
