@@ -243,26 +243,26 @@ class TestAsyncVersions:
                 assert parameters(functions[f"a{name}"]) == parameters(function), name
 
 
-def imported(dotted: str, path: Path, within: ast.AST | None = None) -> Iterator[str]:
+@functools.cache
+def imported(dotted: str, path: Path, within: ast.AST | None = None) -> list[str]:
     """The dotted names of all imports of a module, or of a part of it, at any level."""
     package = dotted if path.name == "__init__.py" else dotted.rpartition(".")[0]
+    found: list[str] = []
     for node in ast.walk(within or tree(path)):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            found += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             above = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
             base = ".".join([*above, *([node.module] if node.module else [])])
-            yield from (f"{base}.{alias.name}" for alias in node.names)
+            found += [f"{base}.{alias.name}" for alias in node.names]
+    return found
 
 
 def imported_modules(dotted: str, path: Path, within: ast.AST | None = None) -> set[str]:
     """The modules of the package that a module imports: `from .a import b` is `a.b` if that is a module."""
-    known = modules()
-    found: set[str] = set()
-    for name in imported(dotted, path, within):
-        module = name if name in known else name.rpartition(".")[0]
-        found |= {module} & set(known) - {dotted}
-    return found
+    known, names = modules(), imported(dotted, path, within)
+    found = {name if name in known else name.rpartition(".")[0] for name in names}
+    return {name for name in found if name in known} - {dotted}
 
 
 def run_by_import(dotted: str, path: Path) -> set[str]:
@@ -448,6 +448,7 @@ NAMED = re.compile(r"^local (\w+) = (\w+)_at\(KEYS\)$", re.MULTILINE)
 NAMING = re.compile(r"^local function (\w+)_at\(keys\)\n  return \{(.*?)\}\nend$", re.MULTILINE | re.DOTALL)
 
 
+@functools.cache
 def uses(name: str) -> list[str]:
     """The pieces that the header of a script names."""
     folder = name.partition("/")[0]
@@ -558,6 +559,7 @@ def without_comments(text: str) -> str:
     return re.sub(r"--.*", "", text)
 
 
+@functools.cache
 def text_of(name: str) -> str:
     return LUA[name].read_text(encoding="utf-8")
 
@@ -603,6 +605,7 @@ def reached(name: str) -> dict[str, str]:
     return found
 
 
+@functools.cache
 def passed_keys() -> dict[str, set[str]]:
     """The attributes of keys that calls pass to a script: `Script("chats/ack", self._keys.reading, …)`."""
     found: dict[str, set[str]] = {}
