@@ -230,9 +230,8 @@ def test_number_of_queries_is_the_number_of_pages(
         request.getfixturevalue("guilds")
     for number in range(25):
         user(f"user{number}", *(["red"] if in_guilds else []), is_active=in_guilds or number % 2 == 0)
-    with django_assert_num_queries(
-        queries
-    ):  # total, pages, labels, pages again; prefetched groups of each page
+    # total, pages, labels, pages again, and the groups of each page
+    with django_assert_num_queries(queries):
         sync_and_keep("--batch", "10")
 
 
