@@ -12,13 +12,7 @@ from typing import Any
 from unittest import mock
 
 from hypothesis import strategies as st
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    initialize,
-    invariant,
-    precondition,
-    rule,
-)
+from hypothesis.stateful import initialize, invariant, precondition, rule
 
 from django_redis_messaging import LimitExceeded, conf
 from django_redis_messaging.services.jobs import DelayQueue, Job
@@ -26,14 +20,13 @@ from django_redis_messaging.services.jobs.engine import Engine
 from django_redis_messaging.services.jobs.keys import JobKeys
 from tests.support.engines import Performed
 
-from ..support.server import get_redis_connection
-from ..support.state_machines import MachineTests, Plants
+from ..support.server import server_ms
+from ..support.state_machines import Machine, MachineTests, Plants
 
 #: seconds: longer than any run; jobs become due and leases expire only by rules
 LONG = 3600
 MAX_WAITING, MAX_DEAD = 7, 3
 IDS = ("x", "y:{z}", "ü")
-_runs = itertools.count()
 
 
 @dataclasses.dataclass
@@ -64,10 +57,10 @@ class CountingEngine(Engine):
 class Model:
     """The model of a queue: jobs, each in one state."""
 
-    def __init__(self) -> None:
-        self.counts_lost = False
-        self.max_attempts = 2
-        self.max_lost = 2
+    def __init__(self, counts_lost: bool, max_attempts: int, max_lost: int) -> None:
+        self.counts_lost = counts_lost
+        self.max_attempts = max_attempts
+        self.max_lost = max_lost
         self.ready: list[ModelJob] = []
         self.delayed: list[ModelJob] = []
         #: delayed jobs that are due, and expired leases, neither processed yet
@@ -84,6 +77,13 @@ class Model:
 
     def find(self, job_id: str, *places: list[ModelJob]) -> ModelJob | None:
         return next((job for place in places for job in place if job.id == job_id), None)
+
+    def remove(self, job_id: str, *places: list[ModelJob]) -> ModelJob | None:
+        for place in places:
+            if job := self.find(job_id, place):
+                place.remove(job)
+                return job
+        return None
 
     def push(self, jobs: list[ModelJob], request: str | None, *, delayed: bool) -> None:
         if request is not None and request in self.requests:
@@ -158,36 +158,28 @@ class Model:
 
     def start_lone(self, job_id: str, lease: int) -> ModelJob | None:
         """Start the job if it is lone and this lease is its latest."""
-        for job in self.leased + self.lost:
-            if (job.id, job.lease) == (job_id, lease):
-                job.attempts += job.is_lone
-                job.is_lone = False
-                return job
-        return None
+        job = self.find(job_id, self.leased, self.lost)
+        if job is None or job.lease != lease:
+            return None
+        job.attempts += job.is_lone
+        job.is_lone = False
+        return job
 
     def take_leased(self, job_id: str, lease: int) -> ModelJob | None:
         """Remove and return the job if this lease is its latest and was not requeued."""
-        for place in (self.leased, self.lost):
-            for job in place:
-                if (job.id, job.lease) == (job_id, lease):
-                    place.remove(job)
-                    return job
-        return None
+        job = self.find(job_id, self.leased, self.lost)
+        if job is None or job.lease != lease:
+            return None
+        return self.remove(job_id, self.leased, self.lost)
 
     def cancel(self, job_id: str) -> bool:
-        for place in (self.ready, self.delayed, self.due, self.dead):
-            if job := self.find(job_id, place):
-                place.remove(job)
-                return True
-        return False
+        return self.remove(job_id, self.ready, self.delayed, self.due, self.dead) is not None
 
     def reschedule(self, job_id: str, *, delayed: bool) -> bool:
-        for place in (self.ready, self.delayed, self.due):
-            if job := self.find(job_id, place):
-                place.remove(job)
-                self.enqueue(job, delayed=delayed)
-                return True
-        return False
+        job = self.remove(job_id, self.ready, self.delayed, self.due)
+        if job is not None:
+            self.enqueue(job, delayed=delayed)
+        return job is not None
 
     def redrive(self, job_ids: list[str]) -> int:
         found = [job for job_id in dict.fromkeys(job_ids) if (job := self.find(job_id, self.dead))]
@@ -211,19 +203,20 @@ priorities = st.sampled_from([0, 0, 0, -100, 100, 7])
 requests = st.sampled_from([None, None, None, "r1", "r2"])
 
 
-class QueueMachine(RuleBasedStateMachine):
+class QueueMachine(Machine):
     """A queue with the operations of producers, consumers and owners, and time that passes only by rules."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.model = Model()
-        limits = {"JOB_MAX_WAITING": MAX_WAITING, "JOB_MAX_DEAD": MAX_DEAD}
-        self.settings = dataclasses.replace(conf.current(), **limits)
-        self.limits = mock.patch.object(conf, "current")
-        self.current = self.limits.start()
-        self.current.return_value = self.settings
-        self.queue = DelayQueue(f"q {next(_runs)}", max_attempts=2)
-        self.client: Any = get_redis_connection(conf.alias())
+    @initialize(
+        counts_lost=st.booleans(),
+        max_attempts=st.sampled_from([1, 2, 2, 2]),
+        max_lost=st.sampled_from([2, 2, 2, 3]),
+    )
+    def choose_engine(self, counts_lost: bool, max_attempts: int, max_lost: int) -> None:
+        self.change_settings(JOB_MAX_WAITING=MAX_WAITING, JOB_MAX_DEAD=MAX_DEAD, JOB_MAX_LOST=max_lost)
+        self.model = Model(counts_lost, max_attempts, max_lost)
+        self.queue = DelayQueue(self.name, max_attempts=max_attempts)
+        if counts_lost:
+            self.queue._engine = CountingEngine(conf.prefix(), "queue", self.queue.name)
         self.keys = JobKeys(conf.prefix(), "queue", self.queue.name)
         #: all leases granted so far
         self.leases: list[Job] = []
@@ -234,20 +227,7 @@ class QueueMachine(RuleBasedStateMachine):
         try:
             self.finish()
         finally:
-            self.limits.stop()
-
-    @initialize(
-        counts_lost=st.booleans(),
-        max_attempts=st.sampled_from([1, 2, 2, 2]),
-        max_lost=st.sampled_from([2, 2, 2, 3]),
-    )
-    def choose_engine(self, counts_lost: bool, max_attempts: int, max_lost: int) -> None:
-        self.current.return_value = dataclasses.replace(self.settings, JOB_MAX_LOST=max_lost)
-        self.model.max_lost = max_lost
-        self.queue = DelayQueue(self.queue.name, max_attempts=max_attempts)
-        if counts_lost:
-            self.queue._engine = CountingEngine(conf.prefix(), "queue", self.queue.name)
-        self.model.counts_lost, self.model.max_attempts = counts_lost, max_attempts
+            super().teardown()
 
     # Operations of producers
 
@@ -394,8 +374,7 @@ class QueueMachine(RuleBasedStateMachine):
         job = self.model.delayed.pop(at % len(self.model.delayed))
         self.model.due.append(job)
         self.client.zadd(self.keys.queue("jobs").delayed, {job.id: next(self.moments)})
-        seconds, micros = self.client.time()
-        self.set_due_at(job.id, seconds * 1000 + micros // 1000)
+        self.set_due_at(job.id, server_ms())
 
     @precondition(lambda self: self.model.delayed)
     @rule(at=numbers, other=numbers)
@@ -466,8 +445,8 @@ class QueueMachine(RuleBasedStateMachine):
 
     def next_ms(self) -> None:
         """Wait for the next ms, so that jobs die at different times."""
-        before = self.client.time()
-        while (self.client.time()[0], self.client.time()[1] // 1000) <= (before[0], before[1] // 1000):
+        before = server_ms()
+        while server_ms() == before:
             pass
 
 
@@ -512,11 +491,8 @@ PLANTS: Plants = {
         "stats ignore what was lost": ("count_expired(state, max_lost)", ""),
         "expired last attempts count as ready": ("dying = dying + 1", ""),
     },
-    "jobs/redrive": {
-        "redrive keeps what was lost": ("digits(now), 0, 0", "digits(now), 0, state.lost"),
-        "redrive keeps the attempts": ("digits(now), 0, 0", "digits(now), state.attempts, 0"),
-    },
     "jobs/_queue": {
+        "last in, first out": ("last_place(queue, priority)) + 1", "last_place(queue, priority)) - 1"),
         "jobs made ready pass those that are due": (
             "promote_due(queue, records, now)\n    append_ready(queue, {id}",
             "append_ready(queue, {id}",
@@ -524,8 +500,11 @@ PLANTS: Plants = {
         "due jobs lose their priority": ("string.match(text, '^%a (%S+)')", "0"),
         "due jobs also stay delayed": ("redis.call('ZREM', queue.delayed, unpack(due))", ""),
         "priorities are reversed": ("(100 - priority) * BAND", "(100 + priority) * BAND"),
-        "last in, first out": ("last_place(queue, priority)) + 1", "last_place(queue, priority)) - 1"),
         "rescheduled jobs also stay ready": ("redis.call('ZREM', queue.ready, id) +", "1 +"),
+    },
+    "jobs/redrive": {
+        "redrive keeps what was lost": ("digits(now), 0, 0", "digits(now), 0, state.lost"),
+        "redrive keeps the attempts": ("digits(now), 0, 0", "digits(now), state.attempts, 0"),
     },
     "jobs/push": {
         "pushed jobs pass those that are due": (

@@ -8,19 +8,17 @@ import inspect
 import logging
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 from pytest_django import Settings
 
+from django_redis_messaging import ConfigurationError, DelayQueue, MessagingError
 from django_redis_messaging.core import clients
 from django_redis_messaging.devserver.server import EmbeddedServer
-from django_redis_messaging.errors import ConfigurationError, MessagingError
 from django_redis_messaging.services.common import consuming, leases
-from django_redis_messaging.services.jobs import DelayQueue
 from django_redis_messaging.services.jobs import queue as jobs
 from django_redis_messaging.testing import close_connections
 
@@ -43,22 +41,35 @@ def queue() -> DelayQueue:
     return DelayQueue("calls")
 
 
+@pytest.fixture
+def once() -> DelayQueue:
+    """Its jobs have one attempt."""
+    return DelayQueue("calls", max_attempts=1)
+
+
 @pytest.fixture(params=["work", "awork"])
-def working(request: pytest.FixtureRequest) -> Works:
+def form(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+async def consume(form: str, queue: DelayQueue, callables: dict[str, Any], **options: Any) -> None:
+    """Run a loop in one of its forms, beside other tasks."""
+
+    def loop() -> None:
+        queue.work(callables, **options)
+        clients.close()
+
+    await (asyncio.to_thread(loop) if form == "work" else queue.awork(callables, **options))
+
+
+@pytest.fixture
+def working(form: str) -> Works:
     """Run a loop beside the test and stop it at the end."""
 
     @asynccontextmanager
     async def run(queue: DelayQueue, callables: dict[str, Any], **options: Any) -> AsyncIterator[None]:
         stop = threading.Event()
-
-        def loop() -> None:
-            queue.work(callables, stop=stop, **options)
-            clients.close()
-
-        if request.param == "awork":
-            running: Awaitable[None] = asyncio.ensure_future(queue.awork(callables, stop=stop, **options))
-        else:
-            running = asyncio.ensure_future(asyncio.to_thread(loop))
+        running = asyncio.ensure_future(consume(form, queue, callables, stop=stop, **options))
         try:
             yield
         finally:
@@ -81,242 +92,207 @@ async def is_empty(queue: DelayQueue) -> bool:
     return stats.ready == stats.delayed == stats.leased == 0
 
 
-async def test_callables_receive_their_args(working: Works, queue: DelayQueue) -> None:
-    calls: list[Any] = []
-    async with working(queue, {"none": lambda: calls.append(()), "two": lambda *args: calls.append(args)}):
-        queue.execute_later("none")
-        await queue.aexecute_later("two", [2**53 + 1, {"a": [[], {}]}])
-        queue.execute_later("two", ("😀", None))
-        await until_async(lambda: is_empty(queue))
-    assert calls == [(), (2**53 + 1, {"a": [[], {}]}), ("😀", None)]
-    assert (await queue.astats()).dead == 0
+class TestCalls:
+    async def test_callables_receive_their_args(self, working: Works, queue: DelayQueue) -> None:
+        calls: list[Any] = []
+        callables = {"none": lambda: calls.append(()), "two": lambda *args: calls.append(args)}
+        async with working(queue, callables):
+            queue.execute_later("none")
+            await queue.aexecute_later("two", [2**53 + 1, {"a": [[], {}]}])
+            queue.execute_later("two", ("😀", None))
+            queue.push(["two", ["any payload of this form"]])
+            await until_async(lambda: is_empty(queue))
+        assert calls == [(), (2**53 + 1, {"a": [[], {}]}), ("😀", None), ("any payload of this form",)]
+        assert (await queue.astats()).dead == 0
 
+    async def test_coroutine_functions_and_async_callable_objects_are_awaited(
+        self, queue: DelayQueue
+    ) -> None:
+        called, stop = [], asyncio.Event()
 
-async def test_coroutine_functions_are_awaited(queue: DelayQueue) -> None:
-    called, stop = [], asyncio.Event()
-
-    async def greet(word: str) -> None:
-        await asyncio.sleep(0)
-        called.append(word)
-        stop.set()
-
-    queue.execute_later("greet", ["hi"])
-    async with asyncio.timeout(DEADLINE):
-        await queue.awork({"greet": greet}, stop=stop)
-    assert called == ["hi"]
-    assert await is_empty(queue)
-
-
-async def async_noop() -> None: ...
-
-
-class AsyncNoop:
-    async def __call__(self) -> None: ...
-
-
-@pytest.mark.parametrize("function", [async_noop, functools.partial(async_noop), AsyncNoop()])
-def test_work_rejects_coroutine_functions(function: Any, queue: DelayQueue) -> None:
-    queue.execute_later("greet")
-    with pytest.raises(TypeError, match="'greet' is a coroutine function: use awork"):
-        queue.work({"plain": lambda: None, "greet": function})
-    assert queue.stats().ready == 1
-
-
-async def test_function_that_returns_a_coroutine_fails_unless_awaited(working: Works) -> None:
-    queue, called = DelayQueue("calls", max_attempts=1), []
-
-    async def greet() -> None:
-        called.append("hi")
-
-    queue.execute_later("greet")
-    async with working(queue, {"greet": lambda: greet()}):
-        await until_async(lambda: queue.stats().dead or called)
-    assert queue.stats().dead == 1 - len(called)
-    assert await is_empty(queue)
-
-
-async def test_async_callable_objects_are_awaited(queue: DelayQueue) -> None:
-    stop = asyncio.Event()
-
-    class SetStop:
-        async def __call__(self) -> None:
+        async def greet(word: str) -> None:
             await asyncio.sleep(0)
-            stop.set()
+            called.append(word)
 
-    queue.execute_later("stop")
-    async with asyncio.timeout(DEADLINE):
-        await queue.awork({"stop": SetStop()}, stop=stop)
-    assert await is_empty(queue)
+        class SetStop:
+            async def __call__(self) -> None:
+                await asyncio.sleep(0)
+                stop.set()
 
+        queue.execute_later("greet", ["hi"])
+        queue.execute_later("stop")
+        async with asyncio.timeout(DEADLINE):
+            await queue.awork({"greet": greet, "stop": SetStop()}, stop=stop)
+        assert called == ["hi"]
+        assert await is_empty(queue)
 
-@pytest.mark.timing
-async def test_delay_and_priority(working: Works, queue: DelayQueue) -> None:
-    calls: list[str] = []
-    began = time.monotonic()
-    queue.execute_later("call", ["late"], delay=0.1, priority=100)
-    queue.execute_later("call", ["low"], priority=-1)
-    queue.execute_later("call", ["high"], priority=1)
-    async with working(queue, {"call": calls.append}):
-        await until_async(lambda: len(calls) == 3)
-    assert calls == ["high", "low", "late"]
-    assert time.monotonic() - began >= 0.1
+    def test_work_rejects_coroutine_functions(self, queue: DelayQueue) -> None:
+        async def noop() -> None: ...
 
+        class AsyncNoop:
+            async def __call__(self) -> None: ...
 
-async def test_any_payload_of_this_form_is_called(working: Works, queue: DelayQueue) -> None:
-    calls: list[str] = []
-    queue.push(["call", ["x"]])
-    async with working(queue, {"call": calls.append}):
-        await until_async(lambda: calls == ["x"])
+        queue.execute_later("greet")
+        for function in (noop, functools.partial(noop), AsyncNoop()):
+            with pytest.raises(TypeError, match="'greet' is a coroutine function: use awork"):
+                queue.work({"plain": lambda: None, "greet": function})
+        assert queue.stats().ready == 1
 
+    async def test_function_that_returns_a_coroutine_fails_unless_awaited(
+        self, form: str, working: Works, once: DelayQueue
+    ) -> None:
+        called = []
 
-@pytest.mark.parametrize(
-    ("payload", "reason"),
-    [
-        (["unknown", []], "No callable is registered as 'unknown'."),
-        (["__import__", ["os"]], "No callable is registered as '__import__'."),
-        (["call"], "The payload is not [name, args]."),
-        (["call", {"x": 1}], "The payload is not [name, args]."),
-        ([["call"], []], "The payload is not [name, args]."),
-        ("call", "The payload is not [name, args]."),
-        (None, "The payload is not [name, args]."),
-    ],
-)
-async def test_unknown_name_or_payload_is_dead_lettered_and_the_loop_continues(
-    payload: Any, reason: str, working: Works, queue: DelayQueue, caplog: pytest.LogCaptureFixture
-) -> None:
-    calls: list[str] = []
-    job_id = queue.push(payload)
-    queue.execute_later("call", ["next"])
-    async with working(queue, {"call": calls.append}):
-        await until_async(lambda: calls == ["next"])
-    [dead] = queue.dead()
-    assert (dead.id, dead.data, dead.attempts, dead.reason) == (job_id, payload, 1, reason)
-    [record] = [record for record in caplog.records if record.name == jobs.__name__]
-    assert record.levelno == logging.ERROR
-    assert job_id in record.getMessage()
+        async def greet() -> None:
+            called.append("hi")
+
+        once.execute_later("greet")
+        async with working(once, {"greet": lambda: greet()}):
+            await until_async(lambda: once.stats().dead or called)
+        assert (once.stats().dead, called) == ((1, []) if form == "work" else (0, ["hi"]))
+        assert await is_empty(once)
+
+    @pytest.mark.timing
+    async def test_delay_and_priority(self, working: Works, queue: DelayQueue) -> None:
+        calls: list[str] = []
+        began = time.monotonic()
+        queue.execute_later("call", ["late"], delay=0.1, priority=100)
+        queue.execute_later("call", ["low"], priority=-1)
+        queue.execute_later("call", ["high"], priority=1)
+        async with working(queue, {"call": calls.append}):
+            await until_async(lambda: len(calls) == 3)
+        assert calls == ["high", "low", "late"]
+        assert time.monotonic() - began >= 0.1
 
 
-async def test_log_message_is_one_line(
-    working: Works, queue: DelayQueue, caplog: pytest.LogCaptureFixture
-) -> None:
-    queue.push("nothing", job_id="a\nCRITICAL forged")
-    async with working(queue, {}):
-        await until_async(lambda: queue.stats().dead == 1)
-    assert ["\n" in record.getMessage() for record in caplog.records] == [False]
+#: payloads that can't be called, and the reason with which they are dead
+UNKNOWN = [
+    (["unknown", []], "No callable is registered as 'unknown'."),
+    (["__import__", ["os"]], "No callable is registered as '__import__'."),
+    (["call"], "The payload is not [name, args]."),
+    (["call", {"x": 1}], "The payload is not [name, args]."),
+    ([["call"], []], "The payload is not [name, args]."),
+    ("call", "The payload is not [name, args]."),
+    (None, "The payload is not [name, args]."),
+]
 
 
-@pytest.mark.timing
-async def test_failed_call_is_retried_after_growing_pauses(
-    working: Works, queue: DelayQueue, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pauses: list[float] = []
-    delay = jobs.retry_delay
-    monkeypatch.setattr(jobs, "retry_delay", lambda attempts: pauses.append(delay(attempts)) or pauses[-1])
-    began: list[float] = []
+class TestFailures:
+    async def test_unknown_names_and_payloads_are_dead_lettered_and_the_loop_continues(
+        self, working: Works, queue: DelayQueue, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        calls: list[str] = []
+        ids = [queue.push(payload) for payload, _ in UNKNOWN]
+        queue.push("nothing", job_id="a\nCRITICAL forged")
+        queue.execute_later("call", ["next"])
+        async with working(queue, {"call": calls.append}):
+            await until_async(lambda: calls == ["next"])
+        dead = {job.id: (job.data, job.attempts, job.reason) for job in queue.dead()}
+        for job_id, (payload, reason) in zip(ids, UNKNOWN, strict=True):
+            assert dead[job_id] == (payload, 1, reason)
+        logged = [record for record in caplog.records if record.name == jobs.__name__]
+        assert {record.levelno for record in logged} == {logging.ERROR}
+        for job_id, record in zip([*ids, "CRITICAL forged"], logged, strict=True):
+            assert job_id in record.getMessage()
+            assert "\n" not in record.getMessage()
 
-    def fail_twice() -> None:
-        began.append(time.monotonic())
-        if len(began) < 3:
-            raise RuntimeError("not yet")
+    @pytest.mark.timing
+    async def test_failed_call_is_retried_after_growing_pauses(
+        self,
+        working: Works,
+        queue: DelayQueue,
+        caplog: pytest.LogCaptureFixture,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        pauses: list[float] = []
+        delay = jobs.retry_delay
+        monkeypatch.setattr(
+            jobs, "retry_delay", lambda attempts: pauses.append(delay(attempts)) or pauses[-1]
+        )
+        began: list[float] = []
 
-    queue.execute_later("call")
-    async with working(queue, {"call": fail_twice}):
-        await until_async(lambda: is_empty(queue))
-    assert len(began) == 3
-    assert 0.005 <= pauses[0] <= 0.01
-    assert 0.01 <= pauses[1] <= 0.02
-    assert [began[at + 1] - began[at] >= pauses[at] for at in range(2)] == [True, True]
-    assert [record.exc_info is not None for record in caplog.records] == [True, True]
-    assert queue.stats().dead == 0
+        def fail_twice() -> None:
+            began.append(time.monotonic())
+            if len(began) < 3:
+                raise RuntimeError("not yet")
+
+        queue.execute_later("call")
+        async with working(queue, {"call": fail_twice}):
+            await until_async(lambda: is_empty(queue))
+        assert len(began) == 3
+        assert 0.005 <= pauses[0] <= 0.01
+        assert 0.01 <= pauses[1] <= 0.02
+        assert [began[at + 1] - began[at] >= pauses[at] for at in range(2)] == [True, True]
+        assert [record.exc_info is not None for record in caplog.records] == [True, True]
+        assert queue.stats().dead == 0
+
+    def test_pauses_double_up_to_the_maximum(self, settings: Settings) -> None:
+        change(settings, JOB_BACKOFF=1, JOB_BACKOFF_MAX=60)
+        for attempts, maximum in ((1, 1), (2, 2), (5, 16), (7, 60), (10_000, 60)):
+            pauses = [jobs.retry_delay(attempts) for _ in range(50)]
+            assert maximum / 2 <= min(pauses) < max(pauses) <= maximum
+
+    async def test_call_that_always_fails_is_dead_lettered(self, working: Works) -> None:
+        """With wrong arguments too."""
+        queue = DelayQueue("calls", max_attempts=3)
+        queue.execute_later("divide", [1, 0])
+        queue.execute_later("divide", ["too few"])
+        async with working(queue, {"divide": lambda a, b: a / b}):
+            await until_async(lambda: queue.stats().dead == 2)
+        assert [job.attempts for job in queue.dead()] == [3, 3]
+
+    async def test_error_of_redis_does_not_end_the_loop(
+        self,
+        working: Works,
+        queue: DelayQueue,
+        monkeypatch: pytest.MonkeyPatch,
+        caplog: pytest.LogCaptureFixture,
+    ) -> None:
+        refusals, execute = iter([MessagingError("Redis refused: ERR something new")]), clients.Client.execute
+
+        async def refused(client: clients.Client, step: Any) -> Any:
+            for refusal in refusals:
+                raise refusal
+            return await execute(client, step)
+
+        monkeypatch.setattr(clients.Client, "execute", refused)
+        calls: list[Any] = []
+        async with working(queue, {"call": calls.append}):
+            await until_async(lambda: "something new" in caplog.text)
+            await queue.aexecute_later("call", ["after"])
+            await until_async(lambda: calls == ["after"])
+
+    async def test_configuration_error_ends_the_loop(self, form: str, queue: DelayQueue) -> None:
+        server().set(queue._engine.keys.queue("jobs").ready, "of another type")
+        with pytest.raises(ConfigurationError, match="another type"):
+            await consume(form, queue, {"call": print})
 
 
-def test_pauses_double_up_to_the_maximum(settings: Settings) -> None:
-    change(settings, JOB_BACKOFF=1, JOB_BACKOFF_MAX=60)
-    for attempts, maximum in ((1, 1), (2, 2), (5, 16), (7, 60), (10_000, 60)):
-        pauses = [jobs.retry_delay(attempts) for _ in range(50)]
-        assert maximum / 2 <= min(pauses) < max(pauses) <= maximum
-
-
-async def test_call_that_always_fails_is_dead_lettered(working: Works) -> None:
-    queue = DelayQueue("calls", max_attempts=3)
-    queue.execute_later("divide", [1, 0])
-    async with working(queue, {"divide": lambda a, b: a / b}):
-        await until_async(lambda: queue.stats().dead == 1)
-    assert queue.dead()[0].attempts == 3
-
-
-async def test_wrong_args_are_a_failure(working: Works) -> None:
-    queue = DelayQueue("calls", max_attempts=1)
-    queue.execute_later("none", ["too", "many"])
-    async with working(queue, {"none": lambda: None}):
-        await until_async(lambda: queue.stats().dead == 1)
-
-
-@pytest.mark.timing
 class TestLease:
-    async def test_lease_is_kept_while_a_callable_runs(self, queue: DelayQueue) -> None:
+    @pytest.mark.timing
+    @pytest.mark.parametrize(("form", "is_coroutine"), [("work", False), ("awork", False), ("awork", True)])
+    async def test_lease_is_kept_while_a_callable_runs(
+        self, is_coroutine: bool, working: Works, queue: DelayQueue
+    ) -> None:
         """It runs longer than the lease while another client pops."""
         calls: list[str] = []
-        proceed, stop = threading.Event(), threading.Event()
+        proceed = threading.Event()
 
         def slow() -> None:
             calls.append("slow")
             assert proceed.wait(DEADLINE)
 
-        def loop() -> None:
-            queue.work({"slow": slow}, stop=stop, lease=1.0)
-            clients.close()
-
-        queue.execute_later("slow")
-        with ThreadPoolExecutor() as pool:
-            running = pool.submit(loop)
-            try:
-                await until_async(lambda: calls)
-                assert queue.pop(wait=1.5) == []
-            finally:
-                stop.set()
-                proceed.set()
-            running.result(DEADLINE)
-        assert calls == ["slow"]
-        assert await is_empty(queue)
-
-    async def test_lease_is_kept_while_a_coroutine_runs(self, queue: DelayQueue) -> None:
-        calls: list[str] = []
-        proceed, stop = asyncio.Event(), asyncio.Event()
-
-        async def slow() -> None:
+        async def slow_coroutine() -> None:
             calls.append("slow")
-            await proceed.wait()
-            stop.set()
+            await until_async(proceed.is_set)
 
         queue.execute_later("slow")
-        running = asyncio.ensure_future(queue.awork({"slow": slow}, stop=stop, lease=1.0))
-        await until_async(lambda: calls)
-        assert await queue.apop(wait=1.5) == []
-        proceed.set()
-        async with asyncio.timeout(DEADLINE):
-            await running
-        assert calls == ["slow"]
-        assert await is_empty(queue)
-
-    async def test_lease_is_kept_while_a_function_runs_in_awork(self, queue: DelayQueue) -> None:
-        calls: list[str] = []
-        proceed, stop = threading.Event(), threading.Event()
-
-        def slow() -> None:
-            calls.append("slow")
-            assert proceed.wait(DEADLINE)
-
-        queue.execute_later("slow")
-        running = asyncio.ensure_future(queue.awork({"slow": slow}, stop=stop, lease=1.0))
-        try:
+        async with working(queue, {"slow": slow_coroutine if is_coroutine else slow}, lease=0.6):
             await until_async(lambda: calls)
-            assert await queue.apop(wait=1.5) == []
-        finally:
-            stop.set()
-            proceed.set()
-        async with asyncio.timeout(DEADLINE):
-            await running
+            try:
+                assert await queue.apop(wait=0.9) == []
+            finally:
+                proceed.set()
         assert calls == ["slow"]
         assert await is_empty(queue)
 
@@ -327,33 +303,23 @@ class TestLease:
         async with working(queue, {"purge": lambda: queue.purge()}):
             await until_async(lambda: "its lease was lost" in caplog.text)
 
-    async def test_no_lease_is_renewed_any_more(self, working: Works) -> None:
-        queue = DelayQueue("calls", max_attempts=1)
-        queue.execute_later("fine")
-        queue.execute_later("raises")
-        async with working(queue, {"fine": lambda: None, "raises": lambda: 1 // 0}):
-            await until_async(lambda: queue.stats().dead == 1)
+    async def test_no_lease_is_renewed_any_more(self, working: Works, once: DelayQueue) -> None:
+        once.execute_later("fine")
+        once.execute_later("raises")
+        async with working(once, {"fine": lambda: None, "raises": lambda: 1 // 0}):
+            await until_async(lambda: once.stats().dead == 1)
         assert not [one for renewer in leases._renewers.values() for one in list(renewer._leases)]
 
 
 class TestStop:
-    async def test_set_event_stops_the_loop_at_once(self, queue: DelayQueue) -> None:
-        queue.execute_later("call")
-        stop = threading.Event()
-        stop.set()
-        queue.work({"call": pytest.fail}, stop=stop)
-        await queue.awork({"call": pytest.fail}, stop=stop)
-        assert queue.stats().ready == 1
-
-    @pytest.mark.parametrize("form", ["work", "awork"])
     async def test_running_call_is_the_last_one(self, form: str, queue: DelayQueue) -> None:
         stop = threading.Event()
         for _ in range(2):
             queue.execute_later("stop")
-        ended = getattr(queue, form)({"stop": stop.set}, stop=stop)
-        if form == "awork":
-            await ended
+        await consume(form, queue, {"stop": stop.set}, stop=stop)
         assert (queue.stats().ready, queue.stats().leased) == (1, 0)
+        await consume(form, queue, {"stop": pytest.fail}, stop=stop)
+        assert queue.stats().ready == 1
 
     async def test_job_of_a_cancelled_loop_returns_after_its_lease(self, queue: DelayQueue) -> None:
         begun = asyncio.Event()
@@ -373,46 +339,21 @@ class TestStop:
         assert (job.data, job.attempts) == (["hang", []], 2)
 
 
-async def test_error_of_redis_does_not_end_the_loop(
-    working: Works, queue: DelayQueue, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    refusals, execute = iter([MessagingError("Redis refused: ERR something new")]), clients.Client.execute
-
-    async def refused(client: clients.Client, step: Any) -> Any:
-        for refusal in refusals:
-            raise refusal
-        return await execute(client, step)
-
-    monkeypatch.setattr(clients.Client, "execute", refused)
-    calls: list[Any] = []
-    async with working(queue, {"call": calls.append}):
-        await until_async(lambda: "something new" in caplog.text)
-        await queue.aexecute_later("call", ["after"])
-        await until_async(lambda: calls == ["after"])
-
-
-@pytest.mark.parametrize("form", ["work", "awork"])
-async def test_configuration_error_ends_the_loop(form: str, queue: DelayQueue) -> None:
-    server().set(queue._engine.keys.queue("jobs").ready, "of another type")
-    with pytest.raises(ConfigurationError, match="another type"):
-        if form == "work":
-            await asyncio.to_thread(queue.work, {"call": print})
-        else:
-            await queue.awork({"call": print})
-
-
 @pytest.mark.timing
 class TestOutage:
     """The server stops and returns with all its data."""
 
     @pytest.fixture
-    def messaging_alias(self, settings: Settings, messaging_settings: object) -> Iterator[str]:
+    def messaging_alias(
+        self, settings: Settings, monkeypatch: pytest.MonkeyPatch, messaging_settings: object
+    ) -> Iterator[str]:
         """A server that may be killed."""
+        monkeypatch.setattr(consuming, "FIRST_PAUSE", 0.05)
         with EmbeddedServer(append_only=True, options={"appendfsync": "always"}) as fragile:
             self.fragile = fragile
             entry = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": fragile.url}
             settings.CACHES = {**settings.CACHES, "fragile": entry}
-            change(settings, ALIAS="fragile", COMMAND_DEADLINE=1.0)
+            change(settings, ALIAS="fragile", COMMAND_DEADLINE=0.3)
             yield "fragile"
             close_connections("fragile")
 
@@ -436,55 +377,45 @@ class TestOutage:
         caplog: pytest.LogCaptureFixture,
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
-        trying = when == "during an attempt"
-        change(settings, COMMAND_DEADLINE=60 if trying else 1)
+        is_trying = when == "during an attempt"
+        change(settings, COMMAND_DEADLINE=60 if is_trying else 0.3)
         monkeypatch.setattr(consuming, "pause_after", lambda failures: 60)
         queue, calls = DelayQueue("calls"), []
         async with working(queue, {"call": calls.append}):
             queue.execute_later("call", ["before"])
             await until_async(lambda: calls and is_empty(queue))
             self.fragile.kill()
-            await asyncio.sleep(0.3) if trying else await until_async(
+            await asyncio.sleep(0.3) if is_trying else await until_async(
                 lambda: "was not available" in caplog.text
             )
             began = time.monotonic()
         assert time.monotonic() - began < 10
         self.fragile.start()
 
-    @pytest.mark.parametrize("how", ["returns", "raises"])
-    async def test_outage_while_a_callable_runs(
+    @pytest.mark.parametrize("how", ["returns", "raises", "has an unknown name"])
+    async def test_outage_while_a_job_is_handled(
         self, how: str, working: Works, caplog: pytest.LogCaptureFixture
     ) -> None:
-        """The result cannot be stored, so the callable is called again."""
-        queue, calls = DelayQueue("calls"), []
+        """The result cannot be stored, so the job is handled again."""
+        queue, handled = DelayQueue("calls"), []
 
         def kill_once() -> None:
-            calls.append("x")
-            if len(calls) == 1:
+            handled.append("x")
+            if len(handled) == 1:
                 self.fragile.kill()
                 if how == "raises":
                     raise RuntimeError("killed")
 
-        queue.execute_later("kill")
-        async with working(queue, {"kill": kill_once}, lease=0.3):
-            await until_async(lambda: "was not available" in caplog.text)
-            self.fragile.start()
-            await until_async(lambda: len(calls) == 2)
-            await until_async(lambda: is_empty(queue))
-
-    async def test_outage_while_an_unknown_name_is_dead_lettered(
-        self, working: Works, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        queue = DelayQueue("calls")
-
-        class Killing(dict[str, Any]):
+        class NoCallables(dict[str, Any]):
             def __contains__(_, name: object) -> bool:
-                if "was not available" not in caplog.text:
-                    self.fragile.kill()
+                kill_once()
                 return False
 
-        queue.execute_later("unknown")
-        async with working(queue, Killing(), lease=0.3):
+        queue.execute_later("kill")
+        callables = NoCallables() if how == "has an unknown name" else {"kill": kill_once}
+        async with working(queue, callables, lease=0.3):
             await until_async(lambda: "was not available" in caplog.text)
             self.fragile.start()
-            await until_async(lambda: queue.stats().dead == 1)
+            await until_async(lambda: len(handled) == 2)
+            await until_async(lambda: is_empty(queue))
+        assert queue.stats().dead == (how == "has an unknown name")
