@@ -9,12 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hypothesis import strategies as st
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    invariant,
-    precondition,
-    rule,
-)
+from hypothesis.stateful import invariant, precondition, rule
 
 from django_redis_messaging import Expiry, conf
 from django_redis_messaging.services.expiries.timers import timer_name
@@ -23,13 +18,12 @@ from tests.support.engines import timers
 
 from ..support.listeners import jobs, real_key
 from ..support.server import server, server_ms, until
-from ..support.state_machines import MachineTests, Plants
+from ..support.state_machines import Machine, MachineTests, Plants
 
 NAMED = ["a", "b:{c} ☃%"]
 NAMES = st.sampled_from(NAMED)
 #: seconds: longer than a run takes
 LONG = 3600
-_runs = itertools.count()
 
 
 @dataclass
@@ -51,12 +45,12 @@ class Model:
     done: list[str] = field(default_factory=list)
 
 
-class Machine(RuleBasedStateMachine):
+class TimerMachine(Machine):
     """Runs each operation on the app and on the model, and compares them."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.namespace = f"n{next(_runs)}"
+        self.namespace = self.name
         self.orders, self.store = Expiry(self.namespace), timers()
         self.model = Model()
         self.numbers = itertools.count()
@@ -210,16 +204,11 @@ class Machine(RuleBasedStateMachine):
     def teardown(self) -> None:
         for key in list(server().scan_iter(match=f"{conf.prefix()}:*", count=1000)):
             server().delete(key)
+        super().teardown()
 
 
 #: bugs that the machine must find
 PLANTS: Plants = {
-    "expiries/confirm": {
-        "begun timers are not marked": ("state.unique = ''", ""),
-        "a remaining TTL is ignored": ("if left > 0 then", "if false then"),
-        "persisted keys are not deleted": ("redis.call('DEL', timer)", ""),
-        "begin does not release the name": ("release_unique(records, id, state.unique)", ""),
-    },
     "expiries/start": {
         "replaced timers are kept": ("if replaced then", "if false then"),
         "request IDs are ignored": ("if before then", "if false then"),
@@ -236,24 +225,15 @@ PLANTS: Plants = {
             "math.max(due, ",
         ),
     },
+    "expiries/confirm": {
+        "begun timers are not marked": ("state.unique = ''", ""),
+        "a remaining TTL is ignored": ("if left > 0 then", "if false then"),
+        "persisted keys are not deleted": ("redis.call('DEL', timer)", ""),
+        "begin does not release the name": ("release_unique(records, id, state.unique)", ""),
+    },
 }
 
 
 class TestMachine(MachineTests):
-    machine = Machine
+    machine = TimerMachine
     plants = PLANTS
-
-
-def test_machine_reaches_a_postponed_timer() -> None:
-    """A timer whose real key outlives its due time is confirmed at last, by calling the rules directly."""
-    machine = Machine()
-    machine.start("a")
-    machine.change_key("a", "expire")
-    machine.due_now("a")
-    [job] = machine.store.claim([machine.namespace], 1, 60_000).jobs
-    assert machine.store.confirm(job, "a") > LONG * 1000
-    assert machine.store.settle(job.lease.settlement(Outcome.RELEASE, 1))
-    server().delete(machine.key("a"))
-    until(lambda: machine.claim_all())
-    [(name, reclaimed)] = machine.leased
-    assert machine.store.confirm(reclaimed, name) == 0

@@ -6,16 +6,17 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
+from unittest import mock
 
-from django_redis_messaging import Expired, KeyEvent, conf
+from django_redis_messaging import Expired, KeyEvent, conf, handlers, on_key_event
 from django_redis_messaging.handlers import Handler, KeyHandler, TimerHandler
 from django_redis_messaging.services.expiries.timers import TIMERS, timer_key
 from django_redis_messaging.services.jobs.keys import JobKeys
 from django_redis_messaging.services.jobs.worker import Limits
-from django_redis_messaging.services.listening import Listener
+from django_redis_messaging.services.listening import Listener, listener
 from tests.support.engines import timers
 
-from .server import server, server_ms, until
+from .server import server, until
 
 #: works without free memory too
 WAKE = "redis.call('DEL', KEYS[1]) return redis.call('ZADD', KEYS[1], 0, 'look')"
@@ -39,36 +40,53 @@ def listening(
     **limits: Any,
 ) -> Iterator[Listener]:
     """Run a listener with these handlers during the block and drain it at the end."""
-    handlers = {name: TimerHandler(name, function, timeout) for name, function in (timers or {}).items()}
-    chosen = Limits(**{"concurrency": 2, "drain": 5.0, **limits})
-    listener = Listener(handlers, key_events or [], chosen, configure=configure)
-    thread = threading.Thread(target=listener.run, daemon=True)
-    thread.start()
-    try:
-        if listener.events is not None:
-            until(
-                lambda: (
-                    listener.events.subscriptions and all(map(ready, listener.events.subscriptions.values()))
-                )
-            )
-        yield listener
-    finally:
-        listener.stop()
-        # clients waiting for a wake-up marker poll now instead of after a second
-        for namespace in handlers:
-            server().eval(WAKE, 1, jobs().queue(namespace).bell)
-        thread.join(PATIENCE)
+    chosen = {name: TimerHandler(name, function, timeout) for name, function in (timers or {}).items()}
+    options = Limits(**{"concurrency": 2, "drain": 5.0, **limits})
+    made = Listener(chosen, key_events or [], options, configure=configure)
+    thread = threading.Thread(target=made.run, daemon=True)
+    with mock.patch.object(listener, "CHECK_INTERVAL", 0.02):
+        thread.start()
+        try:
+            until(lambda: is_subscribed(made))
+            yield made
+        finally:
+            made.stop()
+            # clients waiting for a wake-up marker poll now instead of after a second
+            for namespace in chosen:
+                server().eval(WAKE, 1, jobs().queue(namespace).bell)
+            thread.join(PATIENCE)
     assert not thread.is_alive(), "the listener does not stop"
-    assert not listener.failed
+    assert not made.failed
 
 
-def is_dispatcher(listener: Any) -> bool:
+@contextmanager
+def following(site: str, handler: Handler, **options: Any) -> Iterator[Listener]:
+    """Run a listener with a handler of the event "set" of the site's keys."""
+    with listening(key_events=[key_handler(f"{site}*", handler, "set")], **options) as made:
+        yield made
+
+
+def is_subscribed(made: Listener) -> bool:
+    """Whether this listener is subscribed to the events of all primaries, if it has handlers of events."""
+    if made.events is None:
+        return True
+    subscriptions = list(made.events.subscriptions.values())
+    return bool(subscriptions) and all(one.subscribed.is_set() for one in subscriptions)
+
+
+def is_dispatcher(made: Any) -> bool:
     """Whether this listener dispatches the events."""
-    return all(one.fence for one in listener.events.subscriptions.values())
+    return all(one.fence for one in made.events.subscriptions.values())
 
 
-def ready(channel: Any) -> bool:
-    return bool(channel.subscribed.is_set())
+def set_until_received(client: Any, key: str, received: Received) -> None:
+    """Set a key until its event arrives."""
+
+    def received_any() -> bool:
+        client.set(key, 1)
+        return bool(received)
+
+    until(received_any)
 
 
 class Received(list[Any]):
@@ -108,14 +126,10 @@ def remaining_keys() -> list[str]:
 def key_handler(
     pattern: str, function: Callable[[KeyEvent], Any], *events: str, db: int | None = None
 ) -> KeyHandler:
-    from django_redis_messaging import on_key_event
-    from django_redis_messaging.handlers import key_events
-
-    before = list(key_events)
-    on_key_event(pattern, events=events, db=db)(function)
-    [added] = [handler for handler in key_events if handler not in before]
-    key_events[:] = before
-    return added
+    """A handler as `on_key_event` registers it, but not registered."""
+    with mock.patch.object(handlers, "key_events", []) as registered:
+        on_key_event(pattern, events=events, db=db)(function)
+    return registered[0]
 
 
 def claim_due(namespace: str = "order", lease: int = 60_000) -> Any:
@@ -129,8 +143,3 @@ def claim_due(namespace: str = "order", lease: int = 60_000) -> Any:
 
     until(has_claimed)
     return found[0]
-
-
-def wait_until_past(due: int) -> None:
-    """Wait until a time of the server, in ms, has passed."""
-    until(lambda: server_ms() > due)

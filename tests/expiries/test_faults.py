@@ -1,0 +1,465 @@
+"""Timers whose handlers fail, that change while they begin, and whose listeners or server are killed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import re
+import statistics
+import sys
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+from pytest_django import Settings
+
+from django_redis_messaging import ConfigurationError, Expired, Expiry, Unavailable, conf
+from django_redis_messaging.devserver.server import EmbeddedServer
+from django_redis_messaging.handlers import TimerHandler
+from django_redis_messaging.services.expiries.timers import Firing, namespaces_key
+from django_redis_messaging.services.jobs.engine import Outcome
+from django_redis_messaging.services.jobs.keys import request_shard
+from django_redis_messaging.services.jobs.running import RunningJob
+from django_redis_messaging.services.jobs.threads import EventLoop
+from django_redis_messaging.services.listening.listener import DispatchLock
+from tests.support.engines import timers
+from tests.support.pytest_hooks import LONG
+
+from ..support import workers
+from ..support.faults import Connect
+from ..support.listener_processes import EFFECTS, RUNS, ListenerPool, listener_pool
+from ..support.listeners import (
+    LATER,
+    PATIENCE,
+    SOON,
+    Received,
+    claim_due,
+    jobs,
+    listening,
+    real_key,
+    remaining_keys,
+)
+from ..support.server import all_keys, change, crash_after, server, server_ms, snapshot, until
+
+Fill = Callable[[], None]
+
+
+@pytest.fixture
+def orders() -> Expiry:
+    return Expiry("order")
+
+
+def counts() -> list[int]:
+    """How many timers are ready, delayed, leased and dead."""
+    found: list[int] = timers().stats("order")
+    return found[:4]
+
+
+def failing(received: Received, times: int, error: type[BaseException] = OSError) -> Callable[..., None]:
+    """A handler that raises an error at its first calls."""
+
+    def handler(expired: Expired) -> None:
+        received.append(expired)
+        if len(received) <= times:
+            raise error("of a handler")
+
+    return handler
+
+
+class Waiting(Received):
+    """A handler that waits until it may finish."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.finish = threading.Event()
+
+    def __call__(self, received: Any) -> None:
+        super().__call__(received)
+        self.finish.wait(PATIENCE)
+
+
+@pytest.mark.timing
+class TestHandlers:
+    @pytest.fixture(autouse=True)
+    def short_backoff(self, settings: Settings) -> None:
+        change(settings, JOB_BACKOFF=0.01, JOB_MAX_ATTEMPTS=3)
+
+    @pytest.mark.parametrize("error", [OSError, SystemExit, KeyboardInterrupt])
+    def test_failing_handler_is_called_again(
+        self, error: type[BaseException], orders: Expiry, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        received = Received()
+        orders.start("17", SOON, "secret")
+        with listening({"order": failing(received, 2, error)}):
+            until(lambda: remaining_keys() == [])
+        assert len(received) == 3
+        assert len({one.id for one in received}) == 1
+        assert [one.fence for one in received] == sorted({one.fence for one in received})
+        assert "failed in attempt 2" in caplog.text
+        assert "secret" not in caplog.text
+
+    def test_dead_timers_are_redriven_though_their_name_is_used_again(self, orders: Expiry) -> None:
+        received = Received()
+        with listening({"order": failing(received, 6)}):
+            for number in range(2):
+                orders.start("17", 0.001, number)
+                until(lambda: counts() == [0, 0, 0, number + 1])  # noqa: B023
+            assert b"OSError" in server().hvals(jobs().outcomes)[0]
+            orders.start("17", LATER)
+            assert timers().redrive("order", None) == 2
+            until(lambda: len(received) == 8)
+            until(lambda: server().hlen(jobs().jobs) == 1)
+        assert sorted(one.payload for one in received[6:]) == [0, 1]
+
+    @pytest.mark.parametrize("is_coroutine", [False, True])
+    def test_hanging_handler_is_interrupted(
+        self, is_coroutine: bool, orders: Expiry, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        received = Received()
+
+        def handler(expired: Expired) -> None:
+            received.append(expired)
+            while len(received) == 1:
+                time.sleep(0.01)
+
+        async def coroutine(expired: Expired) -> None:
+            received.append(expired)
+            if len(received) == 1:
+                await asyncio.sleep(60)
+
+        orders.start("17", SOON)
+        with listening({"order": coroutine if is_coroutine else handler}, timeout=0.2):
+            until(lambda: remaining_keys() == [])
+        assert len(received) == 2
+        assert "failed in attempt 1" in caplog.text
+
+    @pytest.mark.parametrize("timeout", [None, 60])
+    def test_timeout_error_is_not_reported_as_the_time_limit(
+        self, timeout: float | None, orders: Expiry
+    ) -> None:
+        orders.start("17", 0.001)
+        with listening({"order": failing(Received(), 3, TimeoutError)}, timeout=timeout):
+            until(lambda: counts() == [0, 0, 0, 1])
+        [lines] = server().hvals(jobs().outcomes)
+        assert b"handler: TimeoutError" in lines
+        assert b"took longer" not in lines
+
+    def test_lease_is_extended_while_the_handler_runs(self, orders: Expiry) -> None:
+        handler = Waiting()
+        orders.start("17", 0.001)
+        with listening({"order": handler}, lease=0.6), listening({"order": handler}, lease=0.6):
+            until(lambda: handler)
+            ends = server_ms() + 900
+            until(lambda: server_ms() > ends)
+            handler.finish.set()
+            until(lambda: remaining_keys() == [])
+        assert len(handler) == 1
+
+    def test_running_timer_is_released_when_the_listener_stops(self, orders: Expiry) -> None:
+        handler = Waiting()
+        orders.start("17", 0.001)
+        with listening({"order": handler}, drain=0.05) as listener:
+            until(lambda: handler)
+            listener.stop()
+            until(lambda: counts()[:3] == [1, 0, 0])
+            handler.finish.set()
+        assert claim_due().state.attempts == 1
+
+    def test_unreadable_timers_are_dead_lettered_and_others_fire(self, orders: Expiry) -> None:
+        received = Received()
+        for name in ("1", "2", "3"):
+            orders.start(name, 0.001 if name < "3" else SOON)
+        for name, stored in (("1", "no JSON"), ("2", "17\nnull")):
+            server().hset(jobs().jobs, server().hget(jobs().uniques, f"order:{name}"), stored)
+        with listening({"order": received}):
+            until(lambda: received)
+            until(lambda: counts() == [0, 0, 0, 2])
+        assert received.names == ["3"]
+
+
+def confirm(leased: Any) -> int:
+    return int(timers().confirm(leased, json.loads(leased.payload.split(b"\n")[0])))
+
+
+@pytest.mark.timing
+class TestRaces:
+    """A listener has claimed a timer, and begun it or not. The machine has more of these."""
+
+    def test_handler_of_a_cancelled_timer_is_not_called(self, orders: Expiry) -> None:
+        received, engine = Received(), timers()
+        orders.start("17", SOON)
+        leased = claim_due()
+        assert orders.remaining("17") == 0
+        assert orders.cancel("17")
+        firing = Firing(engine.engine, engine.using, {"order": TimerHandler("order", received, None)})
+        assert firing(RunningJob(leased, EventLoop().run)) is None
+        assert received == []
+        assert not engine.settle(leased.lease.settlement(Outcome.DONE))
+        assert remaining_keys() == []
+
+    def test_extend_prevents_firing_and_charges_no_attempt(self, orders: Expiry) -> None:
+        orders.start("17", SOON, "payload")
+        leased = claim_due()
+        assert orders.extend("17", 2 * SOON)
+        assert confirm(leased) == -1
+        again = claim_due()
+        assert (again.lease.id, again.payload, again.state.attempts) == (leased.lease.id, leased.payload, 1)
+        assert again.state.fence > leased.state.fence
+        assert confirm(again) == 0
+
+    def test_timer_of_a_dead_listener_is_retried_if_it_has_begun(self, orders: Expiry) -> None:
+        """Else it can be cancelled."""
+        orders.start("17", 0.001)
+        first = claim_due(lease=100)
+        assert confirm(first) == 0
+        assert not orders.cancel("17")
+        second = claim_due()
+        assert (second.lease.id, confirm(second), confirm(first)) == (first.lease.id, 0, -1)
+        orders.start("18", 0.001)
+        claim_due(lease=1)
+        assert orders.cancel("18")
+        assert timers().claim(["order"], 1, 1000).jobs == []
+
+    def test_each_timer_is_either_cancelled_or_fired(self, orders: Expiry) -> None:
+        """Never both and never neither."""
+        received = Received()
+        with listening({"order": received}, concurrency=4):
+            for number in range(100):
+                orders.start(str(number), 0.02 + number / 2000)
+            cancelled = {str(number) for number in range(100) if orders.cancel(str(number))}
+            until(lambda: len(cancelled) + len(received) >= 100)
+            until(lambda: remaining_keys() == [])
+        assert sorted([*cancelled, *received.names]) == sorted(map(str, range(100)))
+
+
+@pytest.mark.parametrize("operation", ["start", "extend", "cancel"])
+def test_each_operation_is_one_step(operation: str, orders: Expiry) -> None:
+    """A process that is killed leaves nothing half done."""
+    orders.start("17", 30)
+    arguments: tuple[Any, ...] = () if operation == "cancel" else (60,)
+    crash_after(getattr(orders, operation), 1, "17", *arguments)
+    left = orders.remaining("17")
+    assert left is None if operation == "cancel" else (left or 0) > 59
+
+
+#: keys that each operation uses besides the real key, and whose type it must therefore check
+CHANGED = "jobs states outcomes uniques ready delayed leased bell"
+STARTED = f"{CHANGED} pushes:0 pushes:1 namespaces"
+USED_KEYS: dict[str, tuple[Callable[[Expiry], Any], str]] = {
+    "start": (lambda orders: orders.start("new", LATER, request_id="r"), STARTED),
+    "restart": (lambda orders: orders.start("17", LATER, request_id="r"), STARTED),
+    "extend": (lambda orders: orders.extend("17", 60), f"{CHANGED} namespaces"),
+    "cancel": (lambda orders: orders.cancel("17"), CHANGED),
+    "remaining": (lambda orders: orders.remaining("17"), "states uniques"),
+}
+
+
+@pytest.mark.parametrize("operation", USED_KEYS)
+def test_key_of_another_type(operation: str, orders: Expiry) -> None:
+    """An operation that uses the key fails and changes nothing; the others ignore it."""
+    function, used = USED_KEYS[operation]
+    request = f"order:{'17' if operation == 'restart' else 'new'}:r"
+    requests = jobs().requests_of(request_shard(request))
+    for key in (*jobs().records, *jobs().queue("order").all, *requests, namespaces_key(conf.prefix())):
+        for name in all_keys():
+            server().delete(name)
+        orders.start("17", LATER)
+        server().delete(key)
+        server().sadd(key, "not ours")
+        before = snapshot()
+        part = key.removeprefix(jobs().tag + ":").removeprefix("queue:order:")
+        part = re.sub(r"requests:\d+:", "pushes:", part)
+        if part in used.split():
+            with pytest.raises(ConfigurationError, match="another type"):
+                function(orders)
+            assert snapshot() == before, part
+        else:
+            function(orders)
+            assert server().type(key) == b"set", part
+
+
+@pytest.mark.one_server
+class TestFullMemory:
+    """The server is out of memory: new timers are refused, existing ones continue."""
+
+    @pytest.fixture
+    def messaging(self) -> dict[str, Any]:
+        return {"JOB_MAX_ATTEMPTS": 2, "JOB_BACKOFF": 0.01}
+
+    def content(self, raw: redis.Redis) -> dict[bytes, Any]:
+        """All timer keys with their content."""
+        return {key: raw.dump(key) for key in raw.scan_iter(match=f"{jobs().tag}:*", count=1000)}
+
+    def test_start_is_refused_and_other_operations_work(
+        self, orders: Expiry, fill: Fill, raw: redis.Redis
+    ) -> None:
+        for name in ("one", "two", "three"):
+            orders.start(name, LATER, name)
+        key = real_key("order", "two")
+        raw.delete(key)
+        before = self.content(raw)
+        fill()
+        for name in ("new", "one"):
+            with pytest.raises(Unavailable, match="out of memory"):
+                orders.start(name, 2 * LATER, "again")
+            assert self.content(raw) == before
+        for name in ("one", "two"):
+            assert orders.extend(name, 2 * LATER)
+            assert (orders.remaining(name) or 0) > LATER
+        assert raw.get(key) == b'"two"'  # it was missing
+        assert orders.cancel("three")
+        assert orders.remaining("three") is None
+
+    def test_due_timers_fire_fail_and_are_dead_lettered(self, orders: Expiry, fill: Fill) -> None:
+        received = Received()
+
+        def handler(expired: Any) -> None:
+            received.append(expired)
+            if expired.name == "bad":
+                raise OSError("of a handler")
+
+        for name in ("good", "bad"):
+            orders.start(name, 0.001, "payload")
+        fill()
+        with listening({"order": handler}):
+            until(lambda: counts() == [0, 0, 0, 1])
+        assert sorted(received.names) == ["bad", "bad", "good"]
+        lock = DispatchLock("node")  # a listener takes over
+        assert lock.acquire(blocking=False)
+        assert lock.reacquire()
+        lock.release()
+        assert lock.acquire(blocking=False)
+
+
+#: number of timers; seconds over which they are due; listeners killed one by one; foreign keys with a TTL
+TIMERS, SECONDS, KILLS, FOREIGN_KEYS = (5000, 60.0, 20, 300_000) if LONG else (200, 2.0, 2, 3000)
+#: seconds without any listener
+AWAY = 5.0 if LONG else 0.5
+#: seconds that the test may take
+ENOUGH = 300.0 if LONG else 60.0
+#: ms after the server or a listener returns in which overdue timers are still being processed
+CATCHING_UP = 1500
+
+
+@pytest.mark.one_server
+@pytest.mark.promise
+class TestKilled:
+    """Listeners, pollers and the server are killed, and there is no listener for a while: each timer fires,
+    has its effect once, and fires promptly while a listener is running."""
+
+    def test_each_timer_has_its_effect_once(
+        self, fragile: EmbeddedServer, connect: Connect, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        stage = connect(fragile, JOB_MAX_ATTEMPTS=1000, JOB_BACKOFF=0.1, JOB_BACKOFF_MAX=1)
+        forbid_config(fragile)
+        add_foreign_keys()
+        begin = threading.Event()
+        with listener_pool(stage, tmp_path, 3) as pool, ThreadPoolExecutor(1) as thread:
+            starting = thread.submit(start_timers, begin)
+            begin.wait()
+            away = kill_processes(fragile, pool)
+            earliest, due = starting.result(ENOUGH)
+            workers.until(lambda: sum(counts()[:3]) == 0, ENOUGH)
+            effects = recorded(EFFECTS)
+            runs = recorded(RUNS)
+            assert pool.drain() == {0}
+        late, meanwhile = lateness(due, effects, away)
+        if LONG:
+            with capsys.disabled():
+                report(due, runs, pool.killed, late, meanwhile)
+        assert set(effects) == set(due)
+        assert sum(int(times) - 1 for times in runs.values()) <= 4 * pool.killed
+        assert min(int(effect.split()[1]) - earliest[id_] for id_, effect in effects.items()) >= -5
+        if LONG:  # the small run shares machine and disk with other tests, so its lateness means nothing
+            assert statistics.median(late) <= 10
+            assert sorted(late)[int(len(late) * 0.99)] <= 500
+
+
+def add_foreign_keys() -> None:
+    """Add foreign keys with a TTL, which Redis samples for expired ones."""
+    for at in range(0, FOREIGN_KEYS, 10_000):
+        with server().pipeline(transaction=False) as pipeline:
+            for number in range(at, min(at + 10_000, FOREIGN_KEYS)):
+                pipeline.set(f"{conf.prefix()}:other:{number}", 1, ex=60 + number % 3600)
+            pipeline.execute()
+
+
+def start_timers(begin: threading.Event) -> tuple[dict[str, float], dict[str, float]]:
+    """Start all timers. For each, the earliest and the latest time it is due, in ms of the clock shared with
+    the server."""
+    orders, earliest, latest, chance = Expiry("order"), {}, {}, random.Random(3)
+    moments = sorted(chance.uniform(0.5, SECONDS) for _ in range(TIMERS))
+    began = time.monotonic()
+    begin.set()
+    for number, moment in enumerate(moments):
+        after = max(began + moment - time.monotonic(), 0.001)
+        called = time.time()
+        id_ = orders.start(str(number), after, {"n": number}, request_id=f"start {number}")
+        earliest[id_], latest[id_] = (called + after) * 1000, (time.time() + after) * 1000
+    return earliest, latest
+
+
+def forbid_config(where: EmbeddedServer) -> None:
+    """Forbid CONFIG: the server then publishes no keyspace events."""
+    with where.client() as client:
+        client.execute_command("ACL", "SETUSER", "default", "-config")
+
+
+def kill_processes(where: EmbeddedServer, pool: ListenerPool) -> list[tuple[int, int]]:
+    """Kill listeners, pollers and the server. The periods without a listener, in ms of the server."""
+    chance, away = random.Random(4), []
+    pause = SECONDS / (KILLS + 3)
+    for number in range(KILLS + 2):
+        time.sleep(pause * chance.uniform(0.5, 1.0))  # the pace of the kills, not a wait for a condition
+        if number == KILLS // 3:
+            began = server_ms()
+            where.kill()
+            where.start()
+            forbid_config(where)
+            away.append((began, server_ms()))
+        elif number == 2 * KILLS // 3 + 1:
+            began = server_ms()
+            pool.kill_listeners()
+            time.sleep(AWAY)
+            pool.fill()
+            away.append((began, server_ms()))
+        else:
+            pool.kill_one(chance)
+            pool.fill()
+    return away
+
+
+def recorded(name: str) -> dict[str, str]:
+    found = server().hgetall(f"{conf.prefix()}:{name}")
+    return {key.decode(): value.decode() for key, value in found.items()}
+
+
+def lateness(
+    due: dict[str, float], effects: dict[str, str], away: list[tuple[int, int]]
+) -> tuple[list[float], list[float]]:
+    """Lateness in ms of each effect: of timers due while a listener was running, and of the others."""
+    up: list[float] = []
+    down: list[float] = []
+    for id_, effect in effects.items():
+        meanwhile = any(began - 100 <= due[id_] <= ended + CATCHING_UP for began, ended in away)
+        (down if meanwhile else up).append(int(effect.split()[1]) - due[id_])
+    return up, down
+
+
+def report(ids: Any, runs: Any, killed: int, late: list[float], meanwhile: list[float]) -> None:
+    repeated = sum(int(times) - 1 for times in runs.values())
+    figures = [
+        round(sorted(late)[min(int(len(late) * share), len(late) - 1)], 1) for share in (0.5, 0.95, 0.99, 1.0)
+    ]
+    sys.stdout.write(
+        f"\n{len(ids)} timers and {FOREIGN_KEYS} foreign keys, {killed} listeners and the server killed: "
+        f"{len(ids) - len(runs)} lost, {repeated} handlers ran more than once. "
+        f"ms late while a listener was up ({len(late)}): median, p95, p99, max {figures}; "
+        f"due while none was ({len(meanwhile)}): max {max(meanwhile):.0f}\n"
+    )
