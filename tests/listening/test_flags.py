@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +16,8 @@ from django_redis_messaging.core import clients
 from django_redis_messaging.devserver.server import EmbeddedServer
 from django_redis_messaging.services.listening import listener
 
-from ..support.listeners import NOTIFY, Received, is_dispatcher, key_handler, listening
-from ..support.server import server, until
+from ..support.listeners import NOTIFY, Received, following, is_dispatcher, key_handler, listening
+from ..support.server import change, server, until
 
 pytestmark = [
     pytest.mark.worlds,
@@ -24,131 +26,164 @@ pytestmark = [
 ]
 
 
+@pytest.fixture
+def often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The flags are checked often: after a reply to a PING."""
+    monkeypatch.setattr(listener, "FLAGS_INTERVAL", 0.1)
+    monkeypatch.setattr(listener, "PING_INTERVAL", 0.3)
+
+
+def flags() -> str:
+    return str(server().config_get(NOTIFY)[NOTIFY])
+
+
+def set_flags(new: str) -> None:
+    server().config_set(NOTIFY, new)
+
+
+def sets_of_config() -> int:
+    return int(server().info("commandstats")["cmdstat_config|set"]["calls"])
+
+
+def check_delivery(site: str, received: Received) -> None:
+    server().set(f"{site}a", 1)
+    until(lambda: received)
+
+
 class TestConfigure:
     def test_configure_adds_the_missing_flags_only(self, site: str) -> None:
-        server().config_set(NOTIFY, "E$")
+        set_flags("E$")
         received = Received()
         with listening(key_events=[key_handler(f"{site}*", received, "expired")], configure=True):
-            assert set(server().config_get(NOTIFY)[NOTIFY]) == set("E$Kx")
+            assert set(flags()) == set("E$Kx")
             server().psetex(f"{site}a", 1, 1)
             until(lambda: not server().exists(f"{site}a"))
             until(lambda: received)
 
-    def test_sufficient_flags_are_not_changed(self, site: str) -> None:
-        server().config_set(NOTIFY, "AKE")
-        before = int(server().info("commandstats")["cmdstat_config|set"]["calls"])
-        with listening(key_events=[key_handler(f"{site}*", Received(), "expired")], configure=True):
-            pass
-        assert server().config_get(NOTIFY)[NOTIFY] == "AKE"
-        assert int(server().info("commandstats")["cmdstat_config|set"]["calls"]) == before
-
-    def test_flags_that_somebody_removes_are_added_again(
-        self, site: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    @pytest.mark.parametrize(("before", "configure"), [("AKE", True), ("", False)])
+    def test_flags_are_not_set_if_they_suffice_or_without_configure(
+        self, before: str, configure: bool, site: str
     ) -> None:
-        monkeypatch.setattr(listener, "FLAGS_INTERVAL", 0.1)
+        set_flags(before)
+        calls = sets_of_config()
+        with following(site, Received(), configure=configure):
+            pass
+        assert (flags(), sets_of_config()) == (before, calls)
+
+    @pytest.mark.usefixtures("often")
+    def test_flags_that_somebody_removes_are_added_again(
+        self, site: str, caplog: pytest.LogCaptureFixture
+    ) -> None:
         received = Received()
-        with listening(key_events=[key_handler(f"{site}*", received, "set")], configure=True):
-            server().config_set(NOTIFY, "")
-            until(lambda: set("K$") <= set(server().config_get(NOTIFY)[NOTIFY]))
-            server().set(f"{site}a", 1)
-            until(lambda: received)
+        with following(site, received, configure=True):
+            set_flags("")
+            until(lambda: set("K$") <= set(flags()))
+            check_delivery(site, received)
         assert caplog.text.count("to '': events may have been lost") == 1
 
+    @pytest.mark.usefixtures("often")
     def test_flags_that_somebody_removes_are_reported_once(
-        self, site: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+        self, site: str, caplog: pytest.LogCaptureFixture
     ) -> None:
-        monkeypatch.setattr(listener, "FLAGS_INTERVAL", 0.1)
-        server().config_set(NOTIFY, "KA")
+        set_flags("KA")
         received = Received()
-        with listening(key_events=[key_handler(f"{site}*", received, "set")]):
-            server().config_set(NOTIFY, "")
+        with following(site, received):
+            set_flags("")
             until(lambda: "also needs $K" in caplog.text)
-            server().config_set(NOTIFY, "K$")
-            server().set(f"{site}a", 1)
-            until(lambda: received)
+            set_flags("K$")
+            check_delivery(site, received)
         assert caplog.text.count("also needs $K") == 1
-        assert server().config_get(NOTIFY)[NOTIFY] == "$K"
+        assert flags() == "$K"
 
-    def test_check_that_fails_is_repeated(
-        self, site: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        monkeypatch.setattr(listener, "FLAGS_INTERVAL", 0.1)
+    @pytest.mark.usefixtures("often")
+    def test_check_that_fails_is_repeated(self, site: str, caplog: pytest.LogCaptureFixture) -> None:
         received = Received()
-        with listening(key_events=[key_handler(f"{site}*", received, "set")], configure=True):
+        with following(site, received, configure=True):
             for client in server().client_list():
                 if client["cmd"] in {"config|get", "config|set"}:
                     server().client_kill_filter(_id=client["id"])
             until(lambda: "Checking notify-keyspace-events failed, retrying" in caplog.text)
-            server().config_set(NOTIFY, "")
-            until(lambda: set("K$") <= set(server().config_get(NOTIFY)[NOTIFY]))
-            server().set(f"{site}a", 1)
-            until(lambda: received)
+            set_flags("")
+            until(lambda: set("K$") <= set(flags()))
+            check_delivery(site, received)
 
-    def test_setting_that_gets_no_reply_is_repeated(
-        self, site: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    @pytest.mark.usefixtures("often")
+    @pytest.mark.parametrize(
+        ("command", "error"),
+        [
+            ("SET", TimeoutError("no reply in time")),
+            ("GET", ResponseError("BUSY Redis is busy running a script.")),
+        ],
+    )
+    def test_command_that_gets_no_reply_is_repeated(
+        self,
+        command: str,
+        error: Exception,
+        site: str,
+        monkeypatch: pytest.MonkeyPatch,
+        caplog: pytest.LogCaptureFixture,
     ) -> None:
-        monkeypatch.setattr(listener, "FLAGS_INTERVAL", 0.1)
-        lost, original = [1], listener._call
+        failures, original = [error], listener._call
 
         def call(connection: Any, *words: str) -> Any:
-            if words[1] == "SET" and lost and lost.pop():
-                raise TimeoutError("no reply in time")
+            if words[1] == command and failures:
+                raise failures.pop()
             return original(connection, *words)
 
         monkeypatch.setattr(listener, "_call", call)
-        server().config_set(NOTIFY, "")
+        set_flags("")
         received = Received()
-        with listening(key_events=[key_handler(f"{site}*", received, "set")], configure=True):
-            until(lambda: set("K$") <= set(server().config_get(NOTIFY)[NOTIFY]))
-            server().set(f"{site}a", 1)
-            until(lambda: received)
+        with following(site, received, configure=True):
+            until(lambda: set("K$") <= set(flags()))
+            check_delivery(site, received)
         assert "Checking notify-keyspace-events failed, retrying" in caplog.text
-
-    def test_busy_server_is_asked_again(
-        self, site: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        monkeypatch.setattr(listener, "FLAGS_INTERVAL", 0.1)
-        busy, original = [1], listener._call
-
-        def call(connection: Any, *words: str) -> Any:
-            if busy and busy.pop():
-                raise ResponseError("BUSY Redis is busy running a script.")
-            return original(connection, *words)
-
-        monkeypatch.setattr(listener, "_call", call)
-        server().config_set(NOTIFY, "")
-        with listening(key_events=[key_handler(f"{site}*", Received(), "set")], configure=True):
-            until(lambda: set("K$") <= set(server().config_get(NOTIFY)[NOTIFY]))
         assert "does not allow" not in caplog.text
 
-    def test_flags_are_not_set_without_configure(self, site: str) -> None:
-        server().config_set(NOTIFY, "")
-        with listening(key_events=[key_handler(f"{site}*", Received(), "expired")]):
-            pass
-        assert server().config_get(NOTIFY)[NOTIFY] == ""
 
+@contextmanager
+def limited_user(settings: Settings, *rules: str) -> Iterator[Any]:
+    """Connect as a user with these rules during the block. Yields a client of another user."""
+    plain, alias = server(), conf.alias()
+    plain.execute_command("ACL", "SETUSER", "limited", "on", ">word", "~*", "&*", "+@all", *rules)
+    location = settings.CACHES[alias]["LOCATION"].replace("unix://", "unix://limited:word@")
+    settings.CACHES = {**settings.CACHES, "limited": {**settings.CACHES[alias], "LOCATION": location}}
+    change(settings, ALIAS="limited")
+    yield plain
+    clients.close()
+    change(settings, ALIAS=alias)
+    plain.execute_command("ACL", "DELUSER", "limited")
+
+
+class TestForbidden:
     @pytest.mark.parametrize("configure", [True, False])
     def test_forbidden_config_is_a_warning(
         self, site: str, settings: Settings, caplog: pytest.LogCaptureFixture, configure: bool
     ) -> None:
         received, fired = Received(), Received()
-        server().execute_command("ACL", "SETUSER", "limited", "on", ">word", "~*", "&*", "+@all", "-config")
-        alias = conf.alias()
-        location = settings.CACHES[alias]["LOCATION"].replace("unix://", "unix://limited:word@")
-        entry = {**settings.CACHES[alias], "LOCATION": location}
-        plain = server()
-        settings.CACHES = {**settings.CACHES, "limited": entry}
-        settings.REDIS_MESSAGING = {**settings.REDIS_MESSAGING, "ALIAS": "limited"}
         wanted = [key_handler(f"{site}*", received, "set")]
-        with listening({"order": fired}, wanted, configure=configure):
+        with (
+            limited_user(settings, "-config") as plain,
+            listening({"order": fired}, wanted, configure=configure),
+        ):
             plain.set(f"{site}a", 1)
             Expiry("order").start("17", 0.02)
             until(lambda: received and fired)
         assert caplog.text.count("does not allow CONFIG GET notify-keyspace-events") == 1
-        clients.close()
-        settings.REDIS_MESSAGING = {**settings.REDIS_MESSAGING, "ALIAS": alias}
-        plain.execute_command("ACL", "DELUSER", "limited")
 
+    def test_config_get_without_config_set(
+        self, site: str, settings: Settings, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        set_flags("K$e")
+        wanted = [key_handler(f"{site}*", Received(), "expired")]
+        with (
+            limited_user(settings, "-config", "+config|get"),
+            listening(key_events=wanted, configure=True),
+        ):
+            pass
+        assert "Setting notify-keyspace-events failed" in caplog.text
+        assert "also needs x" in caplog.text
+
+    @pytest.mark.one_server
     def test_server_without_config_is_asked_once(
         self,
         site: str,
@@ -164,38 +199,19 @@ class TestConfigure:
         with EmbeddedServer(options={"include": str(lines), NOTIFY: "KEA"}) as managed:
             entry = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": managed.url}
             settings.CACHES = {**settings.CACHES, "managed": entry}
-            settings.REDIS_MESSAGING = {**settings.REDIS_MESSAGING, "ALIAS": "managed"}
-            with (
-                listening(key_events=[key_handler(f"{site}*", received, "set")], configure=True) as made,
-                managed.client() as plain,
-            ):
+            alias = conf.alias()
+            change(settings, ALIAS="managed")
+            with following(site, received, configure=True) as made, managed.client() as plain:
                 until(lambda: is_dispatcher(made))
                 for number in range(3):
                     plain.set(f"{site}{number}", 1)
                     until(lambda number=number: len(received) > number)
             clients.close()
+            change(settings, ALIAS=alias)
         assert caplog.text.count("does not allow CONFIG GET notify-keyspace-events") == 1
-
-    def test_config_get_without_config_set(
-        self, site: str, settings: Settings, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        rules = ("on", ">word", "~*", "&*", "+@all", "-config", "+config|get")
-        server().execute_command("ACL", "SETUSER", "reader", *rules)
-        server().config_set(NOTIFY, "K$e")
-        plain, alias = server(), conf.alias()
-        location = settings.CACHES[alias]["LOCATION"].replace("unix://", "unix://reader:word@")
-        settings.CACHES = {**settings.CACHES, "reader": {**settings.CACHES[alias], "LOCATION": location}}
-        settings.REDIS_MESSAGING = {**settings.REDIS_MESSAGING, "ALIAS": "reader"}
-        with listening(key_events=[key_handler(f"{site}*", Received(), "expired")], configure=True):
-            pass
-        assert "Setting notify-keyspace-events failed" in caplog.text
-        assert "also needs x" in caplog.text
-        clients.close()
-        settings.REDIS_MESSAGING = {**settings.REDIS_MESSAGING, "ALIAS": alias}
-        plain.execute_command("ACL", "DELUSER", "reader")
 
     def test_server_accepts_the_flag_of_each_event(self) -> None:
         for event, flag in handlers.FLAGS.items():
-            server().config_set(NOTIFY, f"K{flag}")
-            assert set(server().config_get(NOTIFY)[NOTIFY]) == {"K", flag}, event
+            set_flags(f"K{flag}")
+            assert set(flags()) == {"K", flag}, event
             assert set(handlers.required_flags("a", {event})) == {"K", flag}

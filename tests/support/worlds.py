@@ -23,10 +23,10 @@ FEATURES = {
         "locks/test_locks_command",
     },
     "`@on_key_event` handlers in `run_listener`": {
-        "listening/test_listener",
+        "listening/test_behaviour",
         "listening/test_flags",
-        "listening/test_primaries",
-        "listening/test_servers",
+        "listening/test_topology",
+        "listening/test_faults",
     },
     "`run_listener --configure`": {"listening/test_flags"},
     "Live streams": {"live/test_streams"},

@@ -1,31 +1,28 @@
-"""Keyspace events: which ones handlers receive, and handlers that fail."""
+"""Keyspace events: which ones handlers receive, and which listener of several dispatches them."""
 
 from __future__ import annotations
 
 import asyncio
-import threading
-from collections.abc import Callable
+import time
 from typing import Any
 
 import pytest
+from pytest_django import Settings
 
 from django_redis_messaging import Expiry, conf, handlers, on_key_event
-from django_redis_messaging.handlers import TimerHandler
-from django_redis_messaging.services.listening import Listener, listener
-from django_redis_messaging.services.listening.listener import Dispatcher, dispatch_key
-from tests.core.test_failures import UNUSUAL
-from tests.tasks.jobs import break_event_loop
+from django_redis_messaging.services.jobs.threads import EventLoop
+from django_redis_messaging.services.listening.listener import Dispatcher, DispatchLock, dispatch_key
 
-from ..support.listeners import NOTIFY, PATIENCE, Received, is_dispatcher, key_handler, listening, ready
-from ..support.server import is_cluster, server, until
+from ..support.listeners import NOTIFY, Received, following, is_dispatcher, key_handler, listening
+from ..support.server import change, is_cluster, server, until
 
 pytestmark = [
-    pytest.mark.worlds,
     pytest.mark.timing,
     pytest.mark.usefixtures("keyspace_events", "short_lease"),
 ]
 
 
+@pytest.mark.worlds
 class TestTheOriginal:
     def test_original_session(self, site: str) -> None:
         """psubscribe '__keyspace@0__:order*', then SETEX order:1: with a handler and with a raw client."""
@@ -63,6 +60,7 @@ def data(message: Any) -> Any:
     return message and message["data"]
 
 
+@pytest.mark.worlds
 class TestEvents:
     def test_all_events_by_default(self, site: str) -> None:
         received = Received()
@@ -118,10 +116,27 @@ class TestEvents:
 
     def test_keys_that_are_not_utf8(self, site: str) -> None:
         received = Received()
-        with listening(key_events=[key_handler(f"{site}*", received, "set")]):
+        with following(site, received):
             server().set(site.encode() + b"\xff\x00\n", 1)
             until(lambda: received)
         assert received[0].key.encode("utf-8", "surrogateescape") == site.encode() + b"\xff\x00\n"
+
+    def test_coroutine_functions(self, site: str) -> None:
+        """A decorated one may be a function that returns a coroutine."""
+        received = Received()
+
+        async def handler(event: Any) -> None:
+            await asyncio.sleep(0)
+            received.append(event)
+
+        wanted = [
+            key_handler(f"{site}a", handler, "set"),
+            key_handler(f"{site}b", lambda event: handler(event)),
+        ]
+        with listening(key_events=wanted):
+            server().set(f"{site}a", 1)
+            server().set(f"{site}b", 1)
+            until(lambda: len(received) == 2)
 
     def test_another_database(self, site: str, messaging_alias: str) -> None:
         if is_cluster():
@@ -141,170 +156,85 @@ class TestEvents:
         assert [(one.key, one.db) for one in default] == [(f"{site}b", 0)]
 
 
-class TestHandlers:
-    @pytest.mark.parametrize("error", [OSError, SystemExit])
-    def test_failing_handler_stops_no_other(
-        self, error: type[BaseException], site: str, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        received = Received()
-
-        def handler(event: Any) -> None:
-            received.append(event)
-            raise error("of a handler")
-
-        with listening(key_events=[key_handler(f"{site}*", handler, "set")]):
-            server().set(f"{site}a", 1)
-            server().set(f"{site}b", 1)
-            until(lambda: len(received) == 2)
-        assert "handler failed for the event 'set' of a key" in caplog.text
-        assert site not in "".join(record.getMessage() for record in caplog.records)
-
-    @pytest.mark.parametrize("make", UNUSUAL)
-    def test_exception_that_cannot_be_formatted_stops_no_other(
-        self, make: Callable[[], BaseException], site: str, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        received = Received()
-
-        def handler(event: Any) -> None:
-            received.append(event)
-            raise make()
-
-        with listening(key_events=[key_handler(f"{site}*", handler, "set")]):
-            server().set(f"{site}a", 1)
-            server().set(f"{site}b", 1)
-            until(lambda: len(received) == 2)
-        assert "handler failed for the event 'set' of a key" in caplog.text
-
-    @pytest.mark.parametrize(
-        ("owner", "name"),
-        [
-            (listener.Dispatcher, "_call"),
-            (listener.Subscription, "_listen_until_closed"),
-            (listener.Events, "_follow_topology"),
-        ],
-    )
-    def test_a_thread_that_fails_ends_the_listener(
-        self,
-        owner: type,
-        name: str,
-        site: str,
-        monkeypatch: pytest.MonkeyPatch,
-        caplog: pytest.LogCaptureFixture,
-    ) -> None:
-        """Otherwise it would seem to work, and call no handler any more."""
-        began = Received()
-        original = getattr(owner, name)
-
-        def fail(self: Any, *args: Any) -> None:
-            if server().exists(f"{site}fail"):
-                began.append(args)
-                raise SyntaxError("planted", ("file", 1, 1, 12345))  # type: ignore[arg-type]
-            original(self, *args)
-
-        if name == "_listen_until_closed":
-            server().set(f"{site}fail", 1)
-        monkeypatch.setattr(owner, name, fail)
-        timer = TimerHandler("order", Received(), None)
-        made = Listener({"order": timer}, [key_handler(f"{site}*", Received())])
-        thread = threading.Thread(target=made.run, daemon=True)
-        thread.start()
-        until(lambda: server().set(f"{site}fail", 1) and began)
-        thread.join(PATIENCE)
-        assert (thread.is_alive(), made.failed) == (False, True)
-        assert "planted" in caplog.text
-
-    def test_coroutine_functions(self, site: str) -> None:
-        received = Received()
-
-        async def handler(event: Any) -> None:
-            await asyncio.sleep(0)
-            received.append(event)
-
-        with listening(key_events=[key_handler(f"{site}*", handler, "set")]):
-            server().set(f"{site}a", 1)
-            until(lambda: received)
-
-    def test_failed_event_loop_ends_the_listener(self, site: str, caplog: pytest.LogCaptureFixture) -> None:
-        timer = TimerHandler("order", Received(), None)
-        listener = Listener({"order": timer}, [key_handler(f"{site}*", break_event_loop.func)])
-        thread = threading.Thread(target=listener.run, daemon=True)
-        thread.start()
-        events = listener.events
-        assert events is not None
-        until(lambda: events.subscriptions and all(map(ready, events.subscriptions.values())))
-        server().set(f"{site}a", 1)
-        thread.join(PATIENCE)
-        assert (thread.is_alive(), listener.failed) == (False, True)
-        assert "the selector failed" in caplog.text
-
-    def test_functions_that_return_a_coroutine(self, site: str) -> None:
-        received = Received()
-
-        async def later(event: Any) -> None:
-            await asyncio.sleep(0)
-            received.append(event)
-
-        with listening(key_events=[key_handler(f"{site}*", lambda event: later(event), "set")]):
-            server().set(f"{site}a", 1)
-            until(lambda: received)
-
-    def test_second_stop_waits_for_no_handler(self, site: str) -> None:
-        received, finish = Received(), threading.Event()
-
-        def handler(event: Any) -> None:
-            received.append(event)
-            finish.wait(20)
-
-        with listening(key_events=[key_handler(f"{site}*", handler, "set")], drain=60.0) as listener:
-            server().set(f"{site}a", 1)
-            server().set(f"{site}b", 1)
-            until(lambda: received)
-            listener.stop()
-            listener.stop()
-        finish.set()
-        assert received.keys == [(f"{site}a", "set")]
-
-    def test_slow_handlers_lose_events_above_the_limit(
-        self, site: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        monkeypatch.setattr(listener, "MAX_WAITING", 2)
-        received, finish = Received(), threading.Event()
-
-        def handler(event: Any) -> None:
-            finish.wait(10)
-            received.append(event)
-
-        with listening(key_events=[key_handler(f"{site}*", handler, "set")]):
-            for number in range(20):
-                server().set(f"{site}{number}", 1)
-            until(lambda: "16 events were dropped" in caplog.text)
-            finish.set()
-            until(lambda: "have caught up" in caplog.text)
-        assert 2 <= len(received) <= 4  # one in the handler, two waiting, one that arrived last
-        assert f"caught up; {20 - len(received)} events were dropped in between" in caplog.text
-
-    def test_hanging_handler_lets_another_listener_take_over(
-        self, site: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        monkeypatch.setattr(listener, "HANGING_AFTER", 0.2)
-        hung, finish, received = Received(), threading.Event(), Received()
-
-        def handler(event: Any) -> None:
-            hung.append(event)
-            finish.wait(10)
-
-        with listening(key_events=[key_handler(f"{site}*", handler, "set")]) as first:
+class TestOneListenerOfSeveral:
+    def test_one_listener_dispatches_and_another_takes_over_when_it_ends(self, site: str) -> None:
+        one, two = Received(), Received()
+        with following(site, one) as first:
             until(lambda: is_dispatcher(first))
-            with listening(key_events=[key_handler(f"{site}*", received, "set")]) as second:
-                server().set(f"{site}a", 1)
-                until(lambda: hung)
+            with following(site, two) as second:
+                for number in range(10):
+                    server().set(f"{site}{number}", 1)
+                until(lambda: len(one) == 10)
+                assert two == []
+                first.stop()
                 until(lambda: is_dispatcher(second))
-                server().set(f"{site}b", 1)
-                until(lambda: received)
-            finish.set()
-        assert hung.keys == [(f"{site}a", "set")]
+                server().set(f"{site}late", 1)
+                until(lambda: two)
+        assert len(one) == 10
+        assert two.keys == [(f"{site}late", "set")]
+        assert two[0].fence > one[0].fence
+
+    def test_expired_lease_is_taken_over(self, site: str) -> None:
+        received = Received()
+        node = node_id()
+        lost = DispatchLock(node)
+        assert lost.acquire()
+        with following(site, received) as listener:
+            server().set(f"{site}a", 1)
+            assert not is_dispatcher(listener)
+            until(lambda: is_dispatcher(listener))
+            server().set(f"{site}b", 1)
+            until(lambda: received)
+            assert not lost.acquire(blocking=False)
         assert received.keys == [(f"{site}b", "set")]
-        assert "hangs; another listener may take over" in caplog.text
+        assert lost.acquire(blocking=False)
+
+    def test_lease_with_the_longest_names(self, settings: Settings) -> None:
+        change(settings, PREFIX=conf.prefix().ljust(255, "p"))
+        lock = DispatchLock("n" * 253 + ":6379")
+        assert lock.acquire(blocking=False)
+        lock.release()
+
+    def test_lease_is_kept_and_released(self, site: str) -> None:
+        other = DispatchLock(node_id())
+        with following(site, Received()) as listener:
+            until(lambda: is_dispatcher(listener))
+            [subscription] = listener.events.subscriptions.values()
+            fence, ends = subscription.fence, time.monotonic() + 1.5  # several leases
+            while time.monotonic() < ends:
+                assert not other.acquire(blocking=False)
+            assert subscription.fence == fence > 0
+        assert other.acquire(blocking=False)
+        assert other.fence > fence
+
+    def test_own_lease_is_acquired_again(self, site: str) -> None:
+        """The listener could not extend it for a moment."""
+        with following(site, Received()) as listener:
+            until(lambda: is_dispatcher(listener))
+            [subscription] = listener.events.subscriptions.values()
+            fence, subscription.fence = subscription.fence, 0
+            until(lambda: subscription.fence)
+            assert subscription.fence == fence
+
+    def test_lost_lease_is_noticed(self, site: str) -> None:
+        received, other = Received(), DispatchLock(node_id())
+        with following(site, received) as listener:
+            until(lambda: is_dispatcher(listener))
+            server().set(other.key, "another listener", px=5000)
+            until(lambda: not is_dispatcher(listener))
+            server().set(f"{site}a", 1)
+            server().delete(other.key)
+            until(lambda: is_dispatcher(listener))
+            server().set(f"{site}b", 1)
+            until(lambda: received)
+        assert received.keys == [(f"{site}b", "set")]
+
+
+def node_id() -> str:
+    """The ID of the server under test among the primaries."""
+    if not is_cluster():
+        return "alone"
+    return str(server().execute_command("CLUSTER", "MYID").decode())
 
 
 class TestRegistration:
@@ -349,8 +279,6 @@ class TestRegistration:
 
 
 def test_closed_dispatcher_calls_waiting_handlers() -> None:
-    from django_redis_messaging.services.jobs.threads import EventLoop
-
     received = Received()
     handler = key_handler("a", received)
     made = Dispatcher(EventLoop())
