@@ -45,7 +45,7 @@ def queue() -> DelayQueue:
     return DelayQueue("mail")
 
 
-def data(jobs: list[Job]) -> list[Any]:
+def data(jobs: list[Job] | list[DeadJob]) -> list[Any]:
     return [job.data for job in jobs]
 
 
@@ -453,31 +453,16 @@ class TestLeases:
     def test_fences_grow(self, queue: DelayQueue) -> None:
         """After a purge too, and although the clock was ahead."""
         queue.push("x", job_id="x")
-        fences = []
-        for _ in range(4):
-            job = pop_one(queue)
-            fences.append(job.fence)
-            queue.release(job)
+        first = pop_one(queue)
         queue.purge()
         queue.push("y", job_id="x")
-        job = pop_one(queue)
-        fences.append(job.fence)
-        assert sorted(set(fences)) == fences
-        queue.release(job)
+        second = pop_one(queue)
+        assert second.fence > first.fence
+        queue.release(second)
         words = server().hget(keys(queue).states, "x").decode().split(" ")
         words[5] = str(ahead := server_us() + 10**9)
         server().hset(keys(queue).states, "x", " ".join(words))
         assert pop_one(queue).fence == ahead + 1
-
-    async def test_retries_are_attempts_and_releases_are_not(self, call: Call) -> None:
-        queue = DelayQueue("mail", max_attempts=2)
-        await call(queue, "push", "x")
-        for verb, attempt in (("release", 1), ("release", 1), ("retry", 1), ("release", 2), ("retry", 2)):
-            [job] = await call(queue, "pop")
-            assert job.attempts == attempt
-            assert await call(queue, verb, job) is True
-        assert await call(queue, "pop") == []
-        assert [(job.attempts, job.reason) for job in await call(queue, "dead")] == [(2, "")]
 
     def test_max_attempts_is_set_by_the_push(self, settings: Settings) -> None:
         change(settings, JOB_MAX_ATTEMPTS=1)
@@ -486,13 +471,6 @@ class TestLeases:
         queue = DelayQueue("mail")
         queue.retry(pop_one(queue))
         assert queue.stats().dead == 1
-
-    def test_many_leases_expire_at_once(self, queue: DelayQueue) -> None:
-        queue.push_many(range(250))
-        assert len(queue.pop(500, lease=0.001)) == 250
-        found: list[Job] = []
-        until(lambda: found.extend(queue.pop(500, lease=LONG)) or len(found) == 250)
-        assert sorted(data(found)) == list(range(250))
 
 
 class TestDead:
@@ -505,15 +483,6 @@ class TestDead:
         [dead] = await call(queue, "dead")
         assert dead == DeadJob("x", ["x"], 1, 'it "broke"\nL😀', dead.buried_at)
         assert before <= dead.buried_at.timestamp() * 1000 <= server_ms()
-
-    def test_newest_is_first_and_the_oldest_above_the_limit_are_removed(
-        self, queue: DelayQueue, settings: Settings
-    ) -> None:
-        change(settings, JOB_MAX_DEAD=4)
-        fail_each(queue, *range(6))
-        assert data(queue.dead()) == [5, 4, 3, 2]
-        assert data(queue.dead(2)) == [5, 4]
-        assert server().hlen(keys(queue).jobs) == 4
 
     @pytest.mark.parametrize("limit", [1, 2, 5])
     def test_limit_holds_if_many_jobs_die_in_one_ms(self, limit: int, settings: Settings) -> None:
@@ -534,6 +503,8 @@ class TestDead:
             counts.append(queue.stats().dead)
         assert counts == [7, 6, 5, 4, 3, 3]  # each burial removes one job more than it adds
         assert data(queue.dead()) == [13, 12, 11]
+        assert data(queue.dead(2)) == [13, 12]
+        assert server().hlen(keys(queue).jobs) == 3
 
     def test_expired_ones_are_hidden_and_removed(self, queue: DelayQueue, settings: Settings) -> None:
         change(settings, JOB_DEAD_TTL=0.02)
@@ -556,21 +527,6 @@ class TestDead:
         assert (job.data, job.attempts) == ("new", 1)
         queue.retry(job)
         assert [(dead.data, dead.reason) for dead in queue.dead()] == [("new", "")]
-
-    async def test_redriven_job_has_all_attempts(self, call: Call) -> None:
-        queue = DelayQueue("mail", max_attempts=2)
-        ids = await call(queue, "push_many", "abc")
-        for job in await call(queue, "pop"):
-            await call(queue, "fail", job, "why")
-            let_pass(0)
-        assert await call(queue, "redrive", [ids[2], "nobody", ids[2]]) == 1
-        assert await call(queue, "redrive", []) == 0
-        assert await call(queue, "redrive") == 2
-        assert await call(queue, "redrive") == 0
-        jobs = await call(queue, "pop")
-        assert [(job.data, job.attempts) for job in jobs] == [("c", 1), ("a", 1), ("b", 1)]
-        await call(queue, "retry", jobs[0])
-        assert (await call(queue, "pop"))[0].attempts == 2
 
     def test_redrive_of_many_jobs(self, queue: DelayQueue) -> None:
         queue.push_many(range(450))
@@ -755,14 +711,15 @@ class TestStats:
         assert (moved.ready, moved.delayed, moved.leased, moved.dead) == (2, 0, 0, 1)
 
     def test_oldest_age(self, queue: DelayQueue) -> None:
-        pushed = server_ms()
+        earliest = server_ms()
         queue.push("old", priority=-50)
-        until(lambda: server_ms() > pushed + 50)
+        latest = server_ms()
+        let_pass(50)
         queue.push("young", priority=50)
         before = server_ms()
         age = queue.stats().oldest_age
         assert age is not None
-        assert before - pushed - 50 <= age * 1000 <= server_ms() - pushed
+        assert before - latest <= age * 1000 <= server_ms() - earliest
         assert pop_one(queue).data == "young"
         assert queue.stats().oldest_age >= age  # type: ignore[operator]
         pop_one(queue)
@@ -819,7 +776,7 @@ class TestLimits:
 
 
 #: values that arrive as they were pushed
-PAYLOADS = [
+PAYLOADS: list[Any] = [
     None, True, 0, 2**53 + 1, -(2**70), 0.1, 1e300, "", "😀 ß \u2028\n\0", [], {}, [[], {}, [[]]],
     {"": {"a": [], "b": {}}, "n": [2**53 + 1, None]}, [1.0, 1], "x" * 100_000,
 ]  # fmt: skip

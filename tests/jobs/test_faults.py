@@ -158,7 +158,7 @@ class TestLosses:
                     taken.append(job.data)
                     assert queue.ack(job) is (lease is not None)
 
-        run_threads(*(lambda start=start: push(start) for start in (0, 100, 200)), *[take] * 4)  # type: ignore[misc]
+        run_threads(*(lambda start=start: push(start) for start in (0, 100, 200)), *[take] * 4)
         assert sorted(taken) == list(range(300))
         assert counts(queue) == (0, 0, 0, 0)
 
@@ -303,7 +303,7 @@ class TestLostReplies:
                     done.append(job.data)
                     queue.ack(job)
 
-        run_threads(*(lambda start=start: push(start) for start in (0, 20, 40)), *[consume] * 3)  # type: ignore[misc]
+        run_threads(*(lambda start=start: push(start) for start in (0, 20, 40)), *[consume] * 3)
         assert lossy.lost > 20
         lossy.lose_next(0)
         assert counts(queue) == (0, 0, 0, 0)

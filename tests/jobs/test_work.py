@@ -152,18 +152,6 @@ class TestCalls:
         assert (once.stats().dead, called) == ((1, []) if form == "work" else (0, ["hi"]))
         assert await is_empty(once)
 
-    @pytest.mark.timing
-    async def test_delay_and_priority(self, working: Works, queue: DelayQueue) -> None:
-        calls: list[str] = []
-        began = time.monotonic()
-        queue.execute_later("call", ["late"], delay=0.1, priority=100)
-        queue.execute_later("call", ["low"], priority=-1)
-        queue.execute_later("call", ["high"], priority=1)
-        async with working(queue, {"call": calls.append}):
-            await until_async(lambda: len(calls) == 3)
-        assert calls == ["high", "low", "late"]
-        assert time.monotonic() - began >= 0.1
-
 
 #: payloads that can't be called, and the reason with which they are dead
 UNKNOWN = [

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import json
-import os
 import signal
 import time
 from collections.abc import Iterator
@@ -20,32 +20,14 @@ from django.test import override_settings
 from django_redis_messaging import ConfigurationError, Expiry, conf, handlers, on_expiry, on_key_event
 from django_redis_messaging.checks.servers import check_flags
 from django_redis_messaging.checks.settings import check_handlers
-from django_redis_messaging.devserver.server import EmbeddedServer
 from django_redis_messaging.services.jobs.engine import Outcome
 from tests.support.engines import timers
 from tests.support.listeners import NOTIFY, Received, claim_due, jobs
-from tests.support.processes import PATIENCE, Process, Start, processes
+from tests.support.processes import PATIENCE, Start, commands
 from tests.support.server import server, until
 
 pytestmark = pytest.mark.one_server
 
-PROGRAM = """
-import sys
-from django.conf import settings
-settings.configure(
-    INSTALLED_APPS=["django_redis_messaging", *{apps!r}],
-    CACHES={{
-        "default": {{"BACKEND": "django.core.cache.backends.locmem.LocMemCache"}},
-        "messaging": {{"BACKEND": "django_redis.cache.RedisCache", "LOCATION": {url!r}}},
-    }},
-    REDIS_MESSAGING={{"PREFIX": {prefix!r}}},
-    USE_TZ=True,
-)
-import django
-django.setup()
-from django.core.management import execute_from_command_line
-execute_from_command_line(["manage.py", *sys.argv[1:]])
-"""
 EXPIRIES = """
 import time
 from pathlib import Path
@@ -64,19 +46,14 @@ async def gone(event):
 
 
 @pytest.fixture
-def start(tmp_path: Path, messaging_server: EmbeddedServer) -> Iterator[Start]:
+def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
     """Run manage.py of a site with handlers in its app `shop`, in a separate process."""
     (tmp_path / "shop").mkdir()
     (tmp_path / "shop" / "__init__.py").touch()
     (tmp_path / "shop" / "expiries.py").write_text(EXPIRIES)
-    with processes() as run:
-
-        def start(*arguments: str, apps: tuple[str, ...] = ("shop",), url: str = "") -> Process:
-            program = PROGRAM.format(apps=apps, url=url or messaging_server.url, prefix=conf.prefix())
-            path = f"{tmp_path}{os.pathsep}{Path(__file__).parents[2]}"
-            return run("-W", "error", "-c", program, *arguments, PYTHONPATH=path)
-
-        yield start
+    monkeypatch.setenv("PYTHONWARNINGS", "error")
+    with commands() as run:
+        yield functools.partial(run, apps="shop", path=tmp_path)
 
 
 @pytest.fixture

@@ -150,6 +150,10 @@ class TestHandlers:
                 until(lambda: is_dispatcher(second))
                 server().set(f"{site}b", 1)
                 until(lambda: received)
+                [subscription] = first.events.subscriptions.values()  # type: ignore[union-attr]
+                renewed = subscription._renewed
+                until(lambda: subscription._renewed > renewed)
+                assert not is_dispatcher(first)
             hung.finish.set()
         assert hung.keys == [(f"{site}a", "set")]
         assert received.keys == [(f"{site}b", "set")]
