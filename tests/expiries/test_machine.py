@@ -17,7 +17,7 @@ from django_redis_messaging.services.jobs.engine import Outcome
 from tests.support.engines import timers
 
 from ..support.listeners import jobs, real_key
-from ..support.server import server, server_ms, until
+from ..support.server import server, server_ms
 from ..support.state_machines import Machine, MachineTests, Plants
 
 NAMED = ["a", "b:{c} ☃%"]
