@@ -1,5 +1,8 @@
-"""Membership: joining, leaving, roles, and operations on the chat itself."""
+"""Membership: joining, adding, leaving, roles, direct chats, and the users' lists of chats."""
 
+from __future__ import annotations
+
+import itertools
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -7,14 +10,28 @@ from typing import Any
 import pytest
 from pytest_django import Settings
 
-from django_redis_messaging import Chat, ChatNotFound, Choices, Inbox, NotAMember, NotPermitted, forget
+from django_redis_messaging import (
+    Blocks,
+    Chat,
+    ChatExists,
+    ChatNotFound,
+    Choices,
+    Inbox,
+    LimitExceeded,
+    NotAMember,
+    NotPermitted,
+    forget,
+)
+from django_redis_messaging.services.chats.keys import direct_id
 from django_redis_messaging.services.chats.repairing import ChatRepair
+from tests.conftest import Call
 
 from ..support.server import (
     all_keys,
     bodies,
     change,
     copied,
+    crash_after,
     ids,
     index,
     keys,
@@ -22,8 +39,10 @@ from ..support.server import (
     said,
     server,
     snapshot,
-    until,
 )
+
+#: maximum number of users in each list of former members
+MAX_LISTED = 1000
 
 
 @pytest.fixture
@@ -34,399 +53,581 @@ def chat() -> Chat:
     return made
 
 
-def users(chat: Chat) -> list[tuple[str, str]]:
+def users(chat: Chat) -> list[str]:
+    return [one.user for one in chat.members()]
+
+
+def roles(chat: Chat) -> list[tuple[str, str]]:
     return [(one.user, one.role) for one in chat.members()]
 
 
-def test_new_member_sees_only_later_messages(chat: Chat) -> None:
-    assert chat.join("dan", by="bob") is True
-    inbox = Inbox("dan")
-    for page in (chat.history("dan"), chat.history("dan", after=0), chat.history("dan", before=9)):
-        assert (page.messages, page.gap, page.has_more, page.reset) == ([], 0, False, False)
-    assert (inbox.pending(), inbox.unread()) == ([], 0)
-    (summary,) = inbox.chats()
-    assert (summary.last_message, summary.unread, summary.member_count) == (None, 0, 4)
-
-    three = chat.send("ann", "three")
-    for page in (chat.history("dan"), chat.history("dan", after=0), chat.history("dan", before=9)):
-        assert (bodies(page), page.gap, page.has_more) == (["three"], 0, False)
-    assert [(ids(news), news.gap) for news in inbox.pending()] == [([3], 0)]
-    assert (inbox.unread(), inbox.chats()[0].last_message) == (1, three)
+def refused(error: type[Exception], words: str, act: Callable[..., Any], *args: Any, **options: Any) -> None:
+    """Check that an operation raises an error of exactly this type, with these words in it."""
+    with pytest.raises(error) as caught:
+        act(*args, **options)
+    assert caught.type is error
+    assert words in str(caught.value)
 
 
-def test_joining_twice_returns_false(chat: Chat) -> None:
-    chat.ack("bob", 1)
-    before = snapshot(but=[index("bob")])
-    assert chat.join("bob", by="ann") is False
-    assert snapshot(but=[index("bob")]) == before
-    assert Inbox("bob").unread() == 1
+def in_an_hour() -> datetime:
+    return datetime.now(UTC) + timedelta(hours=1)
 
 
-def test_only_open_chats_can_be_joined_alone(chat: Chat) -> None:
-    with pytest.raises(NotAMember, match="not open"):
-        chat.join("dan")
-    assert chat.info().member_count == 3
-    assert Inbox("dan").chats() == []
-    assert Chat.create("ann", [], chat_id="open", open=True).join("dan") is True
+def remains(chat: Chat) -> bool:
+    """Whether anything is stored but the answers to requests."""
+    left = [key for key in all_keys() if keys(chat).tag in key]
+    assert all(0 < server().pttl(key) <= 240_000 for key in left if ":requests:" in key)
+    return not all(":requests:" in key for key in left)
 
 
-def test_non_member_cannot_add_members(chat: Chat) -> None:
-    chat.leave("cat")
-    for by in ("dan", "cat", "eve"):
-        with pytest.raises(NotAMember, match="can't add"):
-            chat.join("dan", by=by)
-    with pytest.raises(ChatNotFound):
-        Chat("no").join("dan", by="ann")
-    assert chat.info().member_count == 2
+class TestJoining:
+    def test_a_new_member_sees_only_later_messages(self, chat: Chat) -> None:
+        assert chat.join("dan", by="bob") is True
+        inbox = Inbox("dan")
+        for page in (chat.history("dan"), chat.history("dan", after=0), chat.history("dan", before=9)):
+            assert (page.messages, page.gap, page.has_more, page.reset) == ([], 0, False, False)
+        assert (inbox.pending(), inbox.unread()) == ([], 0)
+        (summary,) = inbox.chats()
+        assert (summary.last_message, summary.unread, summary.member_count) == (None, 0, 4)
+
+        three = chat.send("ann", "three")
+        for page in (chat.history("dan"), chat.history("dan", after=0), chat.history("dan", before=9)):
+            assert (bodies(page), page.gap, page.has_more) == (["three"], 0, False)
+        assert [(ids(news), news.gap) for news in inbox.pending()] == [([3], 0)]
+        assert (inbox.unread(), inbox.chats()[0].last_message) == (1, three)
+
+    def test_joining_twice_returns_false(self, chat: Chat) -> None:
+        chat.ack("bob", 1)
+        before = snapshot(but=[index("bob")])
+        assert chat.join("bob", by="ann") is False
+        assert snapshot(but=[index("bob")]) == before
+        assert Inbox("bob").unread() == 1
+
+    def test_only_open_chats_can_be_joined_alone(self, chat: Chat) -> None:
+        refused(NotAMember, "not open", chat.join, "dan")
+        assert chat.info().member_count == 3
+        assert Inbox("dan").chats() == []
+        assert Chat.create("ann", [], chat_id="open", open=True).join("dan") is True
+
+    def test_only_members_add_others(self, chat: Chat) -> None:
+        chat.leave("cat")
+        for by in ("dan", "cat", "eve"):
+            refused(NotAMember, "can't add", chat.join, "dan", by=by)
+        with pytest.raises(ChatNotFound):
+            Chat("no").join("dan", by="ann")
+        assert chat.info().member_count == 2
+
+    def test_joining_again_begins_a_new_membership(self, chat: Chat) -> None:
+        chat.send("bob", "behind")
+        chat.set_role("ann", "bob", "owner")
+        chat.mute("bob", in_an_hour())
+        chat.leave("bob")
+        said(chat, "ann", "meanwhile")
+        assert chat.join("bob", by="ann") is True
+        assert roles(chat)[-1] == ("bob", "member")
+        assert chat.history("bob").messages == []
+        assert chat.members()[-1].read_id == 4
+        (summary,) = Inbox("bob").chats()
+        assert (summary.unread, summary.muted, summary.last_message) == (0, False, None)
+        said(chat, "ann", "five")
+        said(chat, "bob", "six")
+        assert Inbox("bob").unread() == 1
+        assert [ids(news) for news in Inbox("bob").pending()] == [[5, 6]]
 
 
-def test_former_member_cannot_read_or_send(chat: Chat) -> None:
-    assert chat.leave("bob") is True
-    assert chat.leave("bob") is False
-    assert Chat("no").leave("bob") is False
-    assert users(chat) == [("ann", "owner"), ("cat", "member")]
-    assert (Inbox("bob").chats(), Inbox("bob").unread(), Inbox("bob").pending()) == ([], 0, [])
-    assert not server().exists(index("bob"))
-    operations: list[Callable[[], Any]] = [
-        lambda: chat.send("bob", "x"),
-        lambda: chat.rename("bob", "x"),
-        lambda: chat.mute("bob", None),
-        lambda: chat.typing("bob"),
-        lambda: chat.edit("bob", 1, "x"),
-        lambda: chat.set_role("bob", "ann", "member"),
-        lambda: chat.delete("bob"),
-    ]
-    before = snapshot()
-    for operation in operations:
-        with pytest.raises(NotAMember, match="bob"):
-            operation()
-    assert snapshot() == before
+class TestAdding:
+    async def test_add_returns_the_new_members(self, chat: Chat, call: Call) -> None:
+        assert await call(chat, "add", ["dan", "bob", "eve", "dan"], by="bob") == ["dan", "eve"]
+        assert users(chat) == ["ann", "bob", "cat", "dan", "eve"]
+        assert Inbox("eve").unread() == 0
+        chat.send("ann", "two")
+        assert [Inbox(user).unread() for user in ("dan", "eve")] == [1, 1]
+        assert await call(chat, "add", [], by="cat") == []
+        for error, words, where, added, by in (
+            (NotAMember, "can't add", chat, ["fay"], "zoe"),
+            (ChatNotFound, "no", Chat("no"), ["fay"], "ann"),
+            (TypeError, "list", chat, "fay", "ann"),
+            (ValueError, "at most 500", chat, map(str, range(501)), "ann"),
+        ):
+            with pytest.raises(error, match=words):
+                await call(where, "add", added, by=by)
+        assert not server().exists(index("fay"))
 
+    def test_add_takes_three_steps_for_500_users(self, chat: Chat) -> None:
+        added = [f"user {number}" for number in range(500)]
+        crash_after(chat.add, 3, added, by="ann")
+        assert chat.add(added, by="ann") == []
+        assert chat.info().member_count == 503
+        assert all(b"?" not in server().hget(index(user), chat.id) for user in (added[0], added[-1]))
 
-def test_leaving_removes_all_data_of_the_member(chat: Chat) -> None:
-    chat.send("bob", "behind")
-    chat.mute("bob", datetime.now(UTC) + timedelta(hours=1))
-    chat.typing("bob")
-    chat.leave("bob")
-    held = keys(chat)
-    assert not server().exists(held.own, held.mutes, held.typing)
-    assert server().zscore(held.members, "bob") is None
-    assert server().zscore(held.standing, "bob") is None
-    assert not server().hexists(held.roster, "bob")
-
-
-def test_last_member_to_leave_deletes_the_chat(chat: Chat) -> None:
-    chat.typing("cat")
-    chat.mute("cat", datetime.now(UTC) + timedelta(hours=1))
-    for user in ("ann", "bob", "cat"):
-        chat.leave(user)
-    left = all_keys()
-    assert all(":requests:" in key for key in left)
-    assert all(0 < server().pttl(key) <= 240_000 for key in left)
-    for unknown in (
-        chat.info,
-        chat.members,
-        chat.typists,
-        lambda: chat.seen_by(1),
-        lambda: chat.send("ann", "x"),
-    ):
-        with pytest.raises(ChatNotFound, match="club"):
-            unknown()
-
-
-def test_longest_standing_member_becomes_owner(chat: Chat) -> None:
-    chat.leave("bob")
-    chat.join("bob", by="cat")
-    chat.join("abe", by="cat")
-    chat.leave("ann")
-    assert users(chat) == [("cat", "owner"), ("bob", "member"), ("abe", "member")]
-    chat.set_role("cat", "abe", "owner")
-    chat.leave("cat")
-    assert users(chat) == [("bob", "member"), ("abe", "owner")]
-
-
-def test_rejoining_begins_a_new_membership(chat: Chat) -> None:
-    chat.send("bob", "behind")
-    chat.set_role("ann", "bob", "owner")
-    chat.mute("bob", datetime.now(UTC) + timedelta(hours=1))
-    chat.leave("bob")
-    said(chat, "ann", "meanwhile")
-    assert chat.join("bob", by="ann") is True
-    assert users(chat)[-1] == ("bob", "member")
-    assert chat.history("bob").messages == []
-    assert chat.members()[-1].read_id == 4
-    (summary,) = Inbox("bob").chats()
-    assert (summary.unread, summary.muted, summary.last_message) == (0, False, None)
-    said(chat, "ann", "five")
-    said(chat, "bob", "six")
-    assert Inbox("bob").unread() == 1
-    assert [ids(news) for news in Inbox("bob").pending()] == [[5, 6]]
-
-
-def test_only_owners_can_remove_members(chat: Chat) -> None:
-    with pytest.raises(NotPermitted):
-        chat.leave("cat", by="bob")
-    with pytest.raises(NotAMember, match="can't remove"):
-        chat.leave("cat", by="dan")
-    assert chat.info().member_count == 3
-    assert chat.leave("cat", by="ann") is True
-    assert chat.leave("cat", by="ann") is False
-    assert chat.leave("bob", by="bob") is True
-    assert users(chat) == [("ann", "owner")]
-    assert Inbox("cat").chats() == []
-
-
-def test_roles(chat: Chat) -> None:
-    assert chat.set_role("ann", "bob", "member") is False
-    assert chat.set_role("ann", "bob", "owner") is True
-    assert chat.set_role("bob", "ann", "member") is True
-    assert users(chat) == [("ann", "member"), ("bob", "owner"), ("cat", "member")]
-    before = snapshot()
-    with pytest.raises(NotPermitted, match="must keep an owner"):
-        chat.set_role("bob", "bob", "member")
-    with pytest.raises(NotPermitted):
-        chat.set_role("ann", "ann", "owner")
-    with pytest.raises(NotAMember, match="dan"):
-        chat.set_role("bob", "dan", "owner")
-    with pytest.raises(NotAMember, match="dan"):
-        chat.set_role("dan", "bob", "owner")
-    with pytest.raises(ValueError, match="owner, member"):
-        chat.set_role("bob", "ann", "admin")  # type: ignore[arg-type]
-    with pytest.raises(ChatNotFound):
-        Chat("no").set_role("ann", "bob", "owner")
-    assert snapshot() == before
-
-
-def test_only_owners_can_delete_the_chat(chat: Chat) -> None:
-    with pytest.raises(NotPermitted):
-        chat.delete("bob")
-    assert chat.delete("ann") is True
-    assert chat.delete("ann") is False
-    assert all(":requests:" in key for key in all_keys())
-    assert Inbox("cat").chats() == []
-
-
-def test_nobody_can_join_a_damaged_chat() -> None:
-    chat = Chat.create("ann", ["bob"], "one", keep_last=0, open=True)
-    copy = copied(chat)
-    held = keys(chat)
-    for lost in (held.newest, held.members, held.roster, held.standing, held.info):
-        rolled_back(chat, {key: dump for key, dump in copy.items() if key != lost})
+    def test_add_is_all_or_nothing(self, chat: Chat, settings: Settings) -> None:
+        change(settings, CHAT_MAX_MEMBERS=5, USER_MAX_CHATS=10)
+        for number in range(9):
+            Chat.create("zoe", ["ed"], chat_id=f"ed {number}")
+        chat.add(["gil"], by="ann")
+        chat.leave("gil", again=False)
+        Blocks("hal").block("bob")
         before = snapshot()
-        with pytest.raises((ChatNotFound, NotAMember), match=r"not exist|messaging_repair|not open"):
-            chat.join("dan")
-        assert snapshot() == before, lost
-        if lost in (held.members, held.roster, held.standing):
-            assert chat.members() == []
+        for added, error, words in (
+            (["dan", "fay", "joe"], LimitExceeded, "CHAT_MAX_MEMBERS"),
+            (["dan", "ed"], LimitExceeded, "USER_MAX_CHATS"),
+            (["dan", "gil"], NotPermitted, "'gil' left chat 'club'"),
+            (["dan", "hal"], NotPermitted, "One of these people can't be added."),
+        ):
+            refused(error, words, chat.add, added, by="bob")
+            assert snapshot() == before
+        assert chat.add(["dan", "fay"], by="ann") == ["dan", "fay"]
+
+    async def test_request_ids_belong_to_a_member(self, chat: Chat, call: Call) -> None:
+        assert await call(chat, "add", ["eve", "bob"], by="ann", request_id="r") == ["eve"]
+        assert await call(chat, "add", ["dan"], by="bob", request_id="r") == ["dan"]
+        chat.leave("eve")
+        assert await call(chat, "add", ["eve", "bob"], by="ann", request_id="r") == ["eve"]
+        assert await call(chat, "add", ["bob"], by="ann", request_id="nobody") == []
+        chat.leave("bob")
+        assert await call(chat, "add", ["bob"], by="ann", request_id="nobody") == []
+        assert users(chat) == ["ann", "cat", "dan"]
+        for user, added in (("eve", "fay"), ("bob", "dan")):  # bob repeats his request
+            with pytest.raises(NotAMember, match=user):
+                await call(chat, "add", [added], by=user, request_id="r")
+        assert [len(Inbox(user).chats()) for user in ("fay", "dan")] == [0, 1]
 
 
-def test_damaged_chats_can_be_left() -> None:
-    chat = Chat.create("ann", ["bob", "cat"], "one", keep_last=0)
-    said(chat, "ann", "two")
-    chat.send("bob", "behind")
-    copy = copied(chat)
-    held = keys(chat)
-    for lost in held.all_keys[:-2]:
-        rolled_back(chat, {key: dump for key, dump in copy.items() if key != lost})
-        for user in ("bob", "ann"):
-            assert chat.leave(user) is True
-            assert chat.leave(user) is False
-        assert not server().exists(lost)
-        ChatRepair(chat.id).run()
-        assert users(chat) == [("cat", "owner")], lost
-        assert chat.send("cat", "alone").id == 4
-        assert chat.leave("cat") is True
-        assert not server().exists(*held.all_keys[:-2]), lost
+class TestLeaving:
+    def test_a_former_member_cannot_do_anything(self, chat: Chat) -> None:
+        assert chat.leave("bob") is True
+        assert chat.leave("bob") is False
+        assert Chat("no").leave("bob") is False
+        assert roles(chat) == [("ann", "owner"), ("cat", "member")]
+        assert (Inbox("bob").chats(), Inbox("bob").unread(), Inbox("bob").pending()) == ([], 0, [])
+        assert not server().exists(index("bob"))
+        before = snapshot()
+        for verb, *arguments in (
+            ("send", "x"), ("rename", "x"), ("mute", None), ("typing",), ("edit", 1, "x"),
+            ("set_role", "ann", "member"), ("delete",),
+        ):  # fmt: skip
+            refused(NotAMember, "bob", getattr(chat, verb), "bob", *arguments)
+        assert snapshot() == before
+
+    def test_all_data_of_the_member_is_removed(self, chat: Chat) -> None:
+        chat.send("bob", "behind")
+        chat.mute("bob", in_an_hour())
+        chat.typing("bob")
+        chat.leave("bob")
+        held = keys(chat)
+        assert not server().exists(held.own, held.mutes, held.typing)
+        assert server().zscore(held.members, "bob") is None
+        assert server().zscore(held.standing, "bob") is None
+        assert not server().hexists(held.roster, "bob")
+
+    def test_the_last_member_deletes_the_chat(self, chat: Chat) -> None:
+        chat.typing("cat")
+        chat.mute("cat", in_an_hour())
+        for user in ("ann", "bob", "cat"):
+            chat.leave(user)
+        assert not remains(chat)
+        for verb, *arguments in (("info",), ("members",), ("typists",), ("seen_by", 1), ("send", "ann", "x")):
+            with pytest.raises(ChatNotFound, match="club"):
+                getattr(chat, verb)(*arguments)
+
+    def test_the_longest_standing_member_becomes_owner(self, chat: Chat) -> None:
+        chat.leave("bob")
+        chat.join("bob", by="cat")
+        chat.join("abe", by="cat")
+        chat.leave("ann")
+        assert roles(chat) == [("cat", "owner"), ("bob", "member"), ("abe", "member")]
+        chat.set_role("cat", "abe", "owner")
+        chat.leave("cat")
+        assert roles(chat) == [("bob", "member"), ("abe", "owner")]
+
+    def test_only_owners_remove_members(self, chat: Chat) -> None:
+        refused(NotPermitted, "", chat.leave, "cat", by="bob")
+        refused(NotAMember, "can't remove", chat.leave, "cat", by="dan")
+        assert chat.info().member_count == 3
+        assert chat.leave("cat", by="ann") is True
+        assert chat.leave("cat", by="ann") is False
+        assert chat.leave("bob", by="bob") is True
+        assert roles(chat) == [("ann", "owner")]
+        assert Inbox("cat").chats() == []
+
+    async def test_only_owners_add_again_whom_an_owner_removed(self, call: Call) -> None:
+        chat = Chat.create("ann", ["bob", "cat"], chat_id="club", open=True)
+        await call(chat, "leave", "cat", by="ann")
+        refused(NotPermitted, "only an owner", chat.join, "cat", by="bob")
+        refused(NotPermitted, "only an owner", chat.add, ["dan", "cat"], by="bob")
+        refused(NotPermitted, "only an owner", chat.join, "cat")
+        assert users(chat) == ["ann", "bob"]
+        assert not server().exists(index("cat"))
+        assert await call(chat, "add", ["cat"], by="ann") == ["cat"]
+        await call(chat, "leave", "cat", by="cat")
+        assert await call(chat, "join", "cat", by="bob") is True
+        assert not server().exists(keys(chat).removed)
+
+    async def test_who_left_for_good_is_added_by_nobody_else(self, call: Call) -> None:
+        chat = Chat.create("ann", ["bob"], chat_id="club", open=True)
+        assert await call(chat, "leave", "bob", again=False) is True
+        assert await call(chat, "leave", "bob", again=False) is False
+        refused(NotPermitted, "does not want to be added", chat.join, "bob", by="ann")
+        refused(NotPermitted, "does not want to be added", chat.add, ["dan", "bob"], by="ann")
+        assert Chat.create("ann", ["bob"]).info().member_count == 2
+        assert await call(chat, "join", "bob") is True
+        chat.leave("bob")
+        assert await call(chat, "join", "bob", by="ann") is True
+        assert not server().exists(keys(chat).opted_out)
+        with pytest.raises(ValueError, match="by themselves"):
+            await call(chat, "leave", "bob", by="ann", again=False)
+        with pytest.raises(TypeError, match="again"):
+            await call(chat, "leave", "bob", again=1)
+        assert await call(chat, "leave", "bob", by="bob", again=False) is True
+        refused(NotPermitted, "", chat.join, "bob", by="ann")
+
+    def test_lists_of_former_members_are_capped_and_end_with_the_chat(self, chat: Chat) -> None:
+        held = keys(chat)
+        for key in (held.removed, held.opted_out):
+            server().zadd(key, {f"old {number}": number for number in range(MAX_LISTED)})
+        chat.add(["dan"], by="ann")
+        chat.leave("cat", by="ann")
+        chat.leave("dan", again=False)
+        for key, newest in ((held.removed, b"cat"), (held.opted_out, b"dan")):
+            listed = server().zrange(key, 0, -1)
+            assert (len(listed), listed[0], listed[-1]) == (MAX_LISTED, b"old 1", newest)
+        chat.delete("ann")
+        assert not server().exists(held.removed, held.opted_out)
+        chat = Chat.create("ann", ["dan"], chat_id="club")
+        chat.leave("ann", again=False)
+        chat.leave("dan", again=False)
+        assert not remains(chat)
 
 
-def test_forget_leaves_damaged_chats(chat: Chat) -> None:
-    copy = copied(chat)
-    for lost in (keys(chat).newest, keys(chat).roster, keys(chat).members):
-        rolled_back(chat, {key: dump for key, dump in copy.items() if key != lost})
-        ChatRepair(chat.id).run()  # restores the index entry
-        rolled_back(chat, {key: dump for key, dump in copy.items() if key != lost})
-        forget("bob")
-        assert not server().exists(index("bob")), lost
-        ChatRepair(chat.id).run()
-        assert [user for user, _ in users(chat)] == ["ann", "cat"]
+class TestRoles:
+    def test_owners_change_roles(self, chat: Chat) -> None:
+        assert chat.set_role("ann", "bob", "member") is False
+        assert chat.set_role("ann", "bob", "owner") is True
+        assert chat.set_role("bob", "ann", "member") is True
+        assert roles(chat) == [("ann", "member"), ("bob", "owner"), ("cat", "member")]
+        before = snapshot()
+        for error, words, *arguments in (
+            (NotPermitted, "must keep an owner", "bob", "bob", "member"),
+            (NotPermitted, "owner", "ann", "ann", "owner"),
+            (NotAMember, "dan", "bob", "dan", "owner"),
+            (NotAMember, "dan", "dan", "bob", "owner"),
+            (ValueError, "owner, member", "bob", "ann", "admin"),
+        ):
+            with pytest.raises(error, match=words):
+                chat.set_role(*arguments)
+        with pytest.raises(ChatNotFound):
+            Chat("no").set_role("ann", "bob", "owner")
+        assert snapshot() == before
 
-
-def test_damaged_chats_can_be_deleted(chat: Chat) -> None:
-    chat.add(["eve", "fay"], by="ann")
-    chat.leave("eve", by="ann")
-    chat.leave("fay", again=False)
-    chat.send("bob", "behind")
-    chat.typing("bob")
-    chat.mute("bob", datetime.now(UTC) + timedelta(hours=1))
-    Choices().choose("bob", receipts=False)
-    copy = copied(chat)
-    part_names = [key for key in keys(chat).all_keys if key not in keys(chat).requests]
-    for lost in part_names:
-        rolled_back(chat, {key: dump for key, dump in copy.items() if key != lost})
-        if lost == keys(chat).roster:
-            with pytest.raises(NotAMember):
-                chat.delete("dan")
-            assert chat.delete("cat") is True
-        else:
-            with pytest.raises(NotPermitted):
-                chat.delete("cat")
-            assert chat.delete("ann") is True
-        assert not server().exists(*part_names), lost
+    def test_only_owners_delete_the_chat(self, chat: Chat) -> None:
+        refused(NotPermitted, "", chat.delete, "bob")
+        assert chat.delete("ann") is True
         assert chat.delete("ann") is False
-    for left in set(part_names) - {keys(chat).roster, keys(chat).members}:
-        rolled_back(chat, {left: copy[left]})
-        if left not in {keys(chat).typing, keys(chat).mutes, keys(chat).hidden}:
-            with pytest.raises(ChatNotFound, match="can't be repaired"):
-                ChatRepair(chat.id).run()
-        assert chat.delete("dan") is True
-        assert not server().exists(*part_names), left
+        assert not remains(chat)
+        assert Inbox("cat").chats() == []
 
 
-def test_rename_and_info(chat: Chat) -> None:
-    chat.rename("bob", "Neu: {%s} 😀")
-    info = chat.info()
-    last = chat.history("ann").messages[-1]
-    assert (info.chat_id, info.title, info.open, info.keep_last) == ("club", "Neu: {%s} 😀", False, 1000)
-    assert (info.last_id, info.first_id, info.edits, info.member_count) == (2, 1, 0, 3)
-    assert info.created_at <= info.active_at == last.sent_at
-    assert Inbox("cat").chats()[0].title == "Neu: {%s} 😀"
-    chat.rename("bob", "")
-    assert chat.info().title == ""
-    empty = Chat.create("ann", []).info()
-    assert (empty.last_id, empty.first_id, empty.active_at) == (0, 1, empty.created_at)
+class TestMembers:
+    def test_pages_by_seniority(self, chat: Chat) -> None:
+        for name in ("x", "e", "😀"):
+            chat.join(name, by="ann")
+        first = chat.members(limit=4)
+        assert [one.user for one in first] == ["ann", "bob", "cat", "x"]
+        rest = chat.members(limit=4, after="x")
+        assert [one.user for one in rest] == ["e", "😀"]
+        assert chat.members(after="😀") == []
+        assert [one.read_id for one in first + rest] == [2, 0, 0, 2, 2, 2]
+        moments = [one.joined_at for one in first + rest]
+        assert moments == sorted(moments)
+        assert moments[0].utcoffset() == timedelta(0)
+        with pytest.raises(NotAMember, match="dan"):
+            chat.members(after="dan")
+
+    def test_default_limits(self) -> None:
+        members = [f"member-{at}" for at in range(501)]
+        chat = Chat.create(members[0], members[1:], "one")
+        assert users(chat) == members[:500]
+        server().zadd(keys(chat).members, dict.fromkeys(members, 1))
+        assert (len(chat.seen_by(1)), chat.seen_by(1).has_more) == (500, True)
+
+    def test_seen_by_lists_members_who_acked(self, chat: Chat) -> None:
+        assert (chat.seen_by(1), chat.seen_by(2), chat.seen_by(3)) == (["ann"], ["ann"], [])
+        chat.ack("cat", 1)
+        chat.ack("bob", 2)
+        assert (sorted(chat.seen_by(1)), sorted(chat.seen_by(2))) == (["ann", "bob", "cat"], ["ann", "bob"])
+        found = [chat.seen_by(1, limit=limit) for limit in (2, 3, 4)]
+        assert [(len(one), one.has_more) for one in found] == [(2, True), (3, False), (3, False)]
+
+    def test_seen_by_leaves_out_later_members(self, chat: Chat) -> None:
+        chat.join("abe", by="ann")
+        said(chat, "ann", "three")
+        chat.ack("abe", 3)
+        assert (sorted(chat.seen_by(2)), sorted(chat.seen_by(3))) == (["ann"], ["abe", "ann"])
+        assert chat.seen_by(2, limit=1) == ["ann"]
+
+    def test_seen_by_finds_few_among_many_later_members(self, chat: Chat) -> None:
+        """A script examines 1000 members."""
+        later, earlier = ([f"{kind} {at}" for at in range(1100)] for kind in "ab")
+        server().zadd(keys(chat).members, dict.fromkeys([*later, *earlier], 7))
+        lines = {**dict.fromkeys(later, "1 7 1 member t"), **dict.fromkeys(earlier, "1 0 1 member t")}
+        server().hset(keys(chat).roster, mapping=lines)
+        found = chat.seen_by(7, limit=500)
+        assert (len(found), found.has_more) == (500, True)
+        assert set(found) <= set(earlier)
+        server().hset(keys(chat).roster, mapping=dict.fromkeys(earlier[1:], "1 7 1 member t"))
+        assert (chat.seen_by(7), chat.seen_by(7).has_more) == (earlier[:1], False)
+
+    def test_seen_by_misses_nobody_while_others_read(
+        self, chat: Chat, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Between two pages, members move within the order, from the end of the page, too."""
+        members = [f"m {at:04}" for at in range(2100)]
+        server().zadd(keys(chat).members, dict.fromkeys(members, 7))
+        server().hset(keys(chat).roster, mapping=dict.fromkeys(members, "1 7 1 member t"))
+        server().hset(keys(chat).roster, mapping=dict.fromkeys(members[-3:], "1 0 1 member t"))
+        ends: list[bytes] = []
+
+        def checked(reply: list[bytes], *_: object) -> list[bytes]:
+            if not ends:
+                server().zadd(keys(chat).members, dict.fromkeys([members[0], reply[1]], 8))
+            ends.append(reply[1])
+            return reply
+
+        monkeypatch.setattr(chat, "_checked", checked)
+        assert chat.seen_by(7) == members[-3:]
+        assert ends == [b"m 0999", b"m 1001", b"m 2001", b""]
+
+    async def test_async(self, chat: Chat) -> None:
+        assert await chat.ajoin("dan", by="ann") is True
+        assert await chat.aset_role("ann", "dan", "owner") is True
+        assert await chat.aseen_by(2) == ["ann"]
+        assert [one.user for one in await chat.amembers(after="cat")] == ["dan"]
+        assert await chat.aleave("bob", by="dan") is True
+        assert await chat.adelete("dan") is True
+        with pytest.raises(ChatNotFound):
+            await chat.amembers()
 
 
-@pytest.mark.timing
-def test_mute_until_a_given_time(chat: Chat) -> None:
-    inbox = Inbox("bob")
-    chat.mute("bob", datetime.now(UTC) + timedelta(hours=1))
-    assert (inbox.chats()[0].muted, inbox.unread(), Inbox("cat").chats()[0].muted) == (True, 2, False)
-    chat.mute("bob", None)
-    assert inbox.chats()[0].muted is False
-    chat.mute("bob", datetime.now(UTC) + timedelta(milliseconds=700))
-    assert inbox.chats()[0].muted is True
-    until(lambda: not inbox.chats()[0].muted)
-    with pytest.raises(ValueError, match="naive"):
-        chat.mute("bob", datetime(2099, 1, 1))
-    with pytest.raises(TypeError, match="datetime"):
-        chat.mute("bob", 5)  # type: ignore[arg-type]
+class TestDirectChats:
+    def test_one_chat_whoever_begins(self) -> None:
+        direct = Chat.direct("ann", "bob")
+        assert (direct.id, users(direct)) == (direct_id("bob", "ann"), ["ann", "bob"])
+        direct.send("bob", "hi")
+        before = snapshot()
+        assert Chat.direct("bob", "ann").id == direct.id
+        assert snapshot() == before
+        assert Chat.direct("ann", "cat").id != direct.id
+        with pytest.raises(ValueError, match="another user"):
+            Chat.direct("ann", "ann")
+        with pytest.raises(ValueError, match=r"Chat\.direct"):
+            Chat.create("eve", [], chat_id=direct.id)
+        refused(NotPermitted, "direct chat", direct.join, "eve", by="ann")
+        refused(NotPermitted, "direct chat", direct.add, ["bob", "eve"], by="ann")
+        refused(NotAMember, "", direct.join, "eve")
+        assert not server().exists(index("eve"))
+
+    async def test_who_left_is_taken_back(self, call: Call) -> None:
+        direct = await call(Chat, "direct", "ann", "bob")
+        for user, other in itertools.permutations(("ann", "bob")):
+            for asker, asked in ((user, other), (other, user)):
+                direct.leave(user)
+                assert (await call(Chat, "direct", asker, asked)).id == direct.id
+                assert sorted(users(direct)) == ["ann", "bob"]
+        direct.leave("bob", again=False)
+        refused(NotPermitted, "", Chat.direct, "ann", "bob")
+        assert sorted(users(await call(Chat, "direct", "bob", "ann"))) == ["ann", "bob"]
+        Blocks("ann").block("bob")
+        assert Chat.direct("bob", "ann").id == direct.id
+        direct.leave("bob")
+        refused(NotPermitted, "One of these people can't be added.", Chat.direct, "bob", "ann")
+        refused(NotPermitted, "unblock", Chat.direct, "ann", "bob")
+        Blocks("ann").unblock("bob")
+        assert sorted(users(await call(Chat, "direct", "ann", "bob"))) == ["ann", "bob"]
 
 
-@pytest.mark.timing
-def test_typing_expires(chat: Chat, settings: Settings) -> None:
-    change(settings, TYPING_WINDOW=0.8)
-    assert chat.typists() == []
-    chat.typing("cat")
-    assert chat.typists() == ["cat"]
-    chat.typing("bob")
-    assert sorted(chat.typists()) == ["bob", "cat"]
-    until(lambda: chat.typists() == [])
-    until(lambda: not server().exists(keys(chat).typing))
-    change(settings, TYPING_MAX_MEMBERS=2)
-    chat.typing("bob")
-    assert chat.typists() == []
+class TestDamagedChats:
+    """Chats that have lost one of their keys."""
+
+    def lose(self, chat: Chat, copy: dict[str, bytes], lost: str) -> None:
+        rolled_back(chat, {key: dump for key, dump in copy.items() if key != lost})
+
+    def test_nobody_can_join(self) -> None:
+        chat = Chat.create("ann", ["bob"], "one", keep_last=0, open=True)
+        copy, held = copied(chat), keys(chat)
+        for lost in (held.newest, held.members, held.roster, held.standing, held.info):
+            self.lose(chat, copy, lost)
+            before = snapshot()
+            with pytest.raises((ChatNotFound, NotAMember), match=r"not exist|messaging_repair|not open"):
+                chat.join("dan")
+            assert snapshot() == before, lost
+            if lost in (held.members, held.roster, held.standing):
+                assert chat.members() == []
+
+    def test_members_can_leave(self) -> None:
+        chat = Chat.create("ann", ["bob", "cat"], "one", keep_last=0)
+        said(chat, "ann", "two")
+        chat.send("bob", "behind")
+        copy, held = copied(chat), keys(chat)
+        for lost in held.all_keys[:-2]:
+            self.lose(chat, copy, lost)
+            for user in ("bob", "ann"):
+                assert chat.leave(user) is True
+                assert chat.leave(user) is False
+            assert not server().exists(lost)
+            ChatRepair(chat.id).run()
+            assert roles(chat) == [("cat", "owner")], lost
+            assert chat.send("cat", "alone").id == 4
+            assert chat.leave("cat") is True
+            assert not server().exists(*held.all_keys[:-2]), lost
+
+    def test_forget_leaves_them(self, chat: Chat) -> None:
+        copy = copied(chat)
+        for lost in (keys(chat).newest, keys(chat).roster, keys(chat).members):
+            self.lose(chat, copy, lost)
+            ChatRepair(chat.id).run()  # restores the entry in the list of chats
+            self.lose(chat, copy, lost)
+            forget("bob")
+            assert not server().exists(index("bob")), lost
+            ChatRepair(chat.id).run()
+            assert users(chat) == ["ann", "cat"]
+
+    def test_owners_can_delete_them(self, chat: Chat) -> None:
+        chat.add(["eve", "fay"], by="ann")
+        chat.leave("eve", by="ann")
+        chat.leave("fay", again=False)
+        chat.send("bob", "behind")
+        chat.typing("bob")
+        chat.mute("bob", in_an_hour())
+        Choices().choose("bob", receipts=False)
+        copy, held = copied(chat), keys(chat)
+        parts = [key for key in held.all_keys if key not in held.requests]
+        for lost in parts:
+            self.lose(chat, copy, lost)
+            other, error, owner = ("cat", NotPermitted, "ann")
+            if lost == held.roster:
+                other, error, owner = ("dan", NotAMember, "cat")
+            refused(error, "", chat.delete, other)
+            assert chat.delete(owner) is True
+            assert not server().exists(*parts), lost
+            assert chat.delete("ann") is False
+        for left in set(parts) - {held.roster, held.members}:
+            rolled_back(chat, {left: copy[left]})
+            if left not in {held.typing, held.mutes, held.hidden}:
+                with pytest.raises(ChatNotFound, match="can't be repaired"):
+                    ChatRepair(chat.id).run()
+            assert chat.delete("dan") is True
+            assert not server().exists(*parts), left
 
 
-def test_who_has_sent_is_no_longer_typing(chat: Chat) -> None:
-    chat.typing("cat")
-    chat.typing("bob")
-    chat.send("bob", "Here it is")
-    assert chat.typists() == ["cat"]
-    assert chat.changes("ann", after=1).typists == ["cat"]
+class TestListsOfChats:
+    """Entries are reserved before a joining and confirmed after it: see also test_interleavings.py."""
 
+    @pytest.mark.parametrize("way", ["a taken id", "not open", "by a stranger", "by one who left"])
+    def test_a_refused_join_changes_no_list(self, way: str) -> None:
+        chat = Chat.create("ann", ["bob", "eve"], "one", chat_id="closed")
+        chat.leave("eve")
+        attempts: dict[str, Callable[[str], Any]] = {
+            "a taken id": lambda user: Chat.create("zoe", [user], "x", chat_id="closed"),
+            "not open": lambda user: chat.join(user),
+            "by a stranger": lambda user: chat.join(user, by="zoe"),
+            "by one who left": lambda user: chat.join(user, by="eve"),
+        }
+        for user in ("bob", "cat"):
+            if user == "bob" and way == "not open":
+                assert chat.join(user) is False
+            else:
+                with pytest.raises((ChatExists, NotAMember)):
+                    attempts[way](user)
+        chat.send("ann", "news")
+        assert ([news.chat_id for news in Inbox("bob").pending()], Inbox("cat").pending()) == (["closed"], [])
+        assert not server().exists(index("cat"))
+        chat.leave("bob")
+        assert not server().exists(index("bob"))
 
-def test_typing_expires_per_member(chat: Chat, settings: Settings) -> None:
-    change(settings, TYPING_WINDOW=0.2)
-    chat.typing("cat")
-    until(lambda: chat.typing("bob") or chat.typists() == ["bob"])
+    def test_refused_and_interrupted_joins_shut_nobody_out(self, settings: Settings) -> None:
+        change(settings, USER_MAX_CHATS=3)
+        chats = [Chat.create("ann", [], chat_id=str(number)) for number in range(3)]
+        for chat in chats:
+            refused(NotAMember, "not open", chat.join, "bob")
+            with pytest.raises(ChatExists):
+                Chat.create("bob", ["cat"], chat_id=chat.id)
+        assert not any(server().exists(index(user)) for user in ("bob", "cat"))
+        for number in range(3):
+            crash_after(Chat(f"none {number}").join, 1, "bob")
+        assert [chat.join("bob", by="ann") for chat in chats] == [True] * 3
+        refused(LimitExceeded, "", Chat.create, "cat", ["bob"])
+        assert server().hlen(index("bob")) == 6
 
+    def test_unconfirmed_entries_are_limited(self, settings: Settings) -> None:
+        change(settings, USER_MAX_CHATS=2)
+        for number in range(4):
+            crash_after(Chat(f"none {number}").join, 1, "bob")
+        refused(LimitExceeded, "", Chat("none").join, "bob")
+        refused(NotAMember, "", Chat.create("ann", [], chat_id="none 0").join, "bob")
+        assert server().hlen(index("bob")) == 4
 
-def test_seen_by_lists_members_who_acked(chat: Chat) -> None:
-    assert (chat.seen_by(1), chat.seen_by(2), chat.seen_by(3)) == (["ann"], ["ann"], [])
-    chat.ack("cat", 1)
-    chat.ack("bob", 2)
-    assert (sorted(chat.seen_by(1)), sorted(chat.seen_by(2))) == (["ann", "bob", "cat"], ["ann", "bob"])
-    found = [chat.seen_by(1, limit=limit) for limit in (2, 3, 4)]
-    assert [(len(one), one.has_more) for one in found] == [(2, True), (3, False), (3, False)]
+    def test_others_fill_at_most_nine_tenths(self, chat: Chat, settings: Settings) -> None:
+        change(settings, USER_MAX_CHATS=10)
+        chats = [Chat.create("zoe", [], chat_id=str(number), open=True) for number in range(2)]
+        made = [Chat.create(f"host {number}", ["ed"]) for number in range(8)]
+        assert chats[0].join("ed", by="zoe") is True
+        for act in (
+            lambda: chats[1].join("ed", by="zoe"),
+            lambda: chat.add(["dan", "ed"], by="ann"),
+            lambda: Chat.create("ann", ["ed"]),
+            lambda: Chat.direct("ann", "ed"),
+        ):
+            with pytest.raises(LimitExceeded) as caught:
+                act()
+            assert (caught.value.limit, caught.value.setting) == (9, "USER_MAX_CHATS")
+        assert chats[1].join("ed") is True
+        with pytest.raises(LimitExceeded) as caught:
+            Chat.create("ed", [])
+        assert caught.value.limit == 10
+        made[0].leave("ed")
+        Chat.create("ed", [])
+        assert len(Inbox("ed").chats()) == 10
 
+    def test_the_number_of_chats_is_limited(self, settings: Settings) -> None:
+        change(settings, USER_MAX_CHATS=2)
+        first, _ = (Chat.create("ann", ["bob"], chat_id=name) for name in "xy")
+        with pytest.raises(LimitExceeded) as caught:
+            Chat.create("cat", ["bob"], chat_id="z")
+        assert caught.value.limit == 2
+        with pytest.raises(ChatNotFound):
+            Chat("z").info()
+        assert first.join("bob", by="ann") is False
+        first.leave("bob")
+        Chat.create("cat", ["bob"], chat_id="z")
+        assert server().hlen(index("bob")) == 2
+        refused(LimitExceeded, "", Chat.create, "dan", ["eve", "bob"])
+        assert not any(server().exists(index(user)) for user in ("dan", "eve"))
 
-def test_default_limits_of_lists_of_members() -> None:
-    members = [f"member-{at}" for at in range(501)]
-    chat = Chat.create(members[0], members[1:], "one")
-    assert [member.user for member in chat.members()] == members[:500]
-    server().zadd(keys(chat).members, dict.fromkeys(members, 1))
-    assert (len(chat.seen_by(1)), chat.seen_by(1).has_more) == (500, True)
+    def test_a_refused_repeat_of_create_hides_the_chat_from_nobody(self, settings: Settings) -> None:
+        change(settings, USER_MAX_CHATS=1)
+        chat = Chat("made")
+        request = ("ann", ["bob", "cat"], "one", "", False, None, "request")
+        crash_after(chat._create, 2, *request)
+        server().delete(index("cat"))
+        crash_after(Chat("other").join, 1, "cat")
+        server().hset(index("cat"), "other", "feedfacefeedface 1 0")
+        refused(LimitExceeded, "", chat._create, *request)
+        assert [news.chat_id for news in Inbox("bob").pending()] == ["made"]
 
+    def test_a_late_repeat_of_create_restores_no_membership(self) -> None:
+        chat = Chat.create("ann", ["bob", "cat"], "one", request_id="r")
+        chat.leave("bob")
+        chat.leave("cat")
+        chat.join("cat", by="ann")
+        Chat.create("ann", ["bob", "cat"], "one", request_id="r")
+        assert users(chat) == ["ann", "cat"]
+        chat.send("ann", "two")
+        assert ([ids(news) for news in Inbox("cat").pending()], Inbox("bob").pending()) == ([[2]], [])
+        chat.leave("cat")
+        assert not server().exists(index("cat"))
 
-def test_seen_by_leaves_out_later_members(chat: Chat) -> None:
-    chat.join("abe", by="ann")
-    said(chat, "ann", "three")
-    chat.ack("abe", 3)
-    assert (sorted(chat.seen_by(2)), sorted(chat.seen_by(3))) == (["ann"], ["abe", "ann"])
-    assert chat.seen_by(2, limit=1) == ["ann"]
-
-
-def test_seen_by_finds_few_among_many_later_members(chat: Chat) -> None:
-    """A script examines 1000 members."""
-    later, earlier = ([f"{kind} {at}" for at in range(1100)] for kind in "ab")
-    server().zadd(keys(chat).members, dict.fromkeys([*later, *earlier], 7))
-    lines = {**dict.fromkeys(later, "1 7 1 member t"), **dict.fromkeys(earlier, "1 0 1 member t")}
-    server().hset(keys(chat).roster, mapping=lines)
-    found = chat.seen_by(7, limit=500)
-    assert (len(found), found.has_more) == (500, True)
-    assert set(found) <= set(earlier)
-    for name in earlier[1:]:
-        server().hset(keys(chat).roster, name, "1 7 1 member t")
-    assert (chat.seen_by(7), chat.seen_by(7).has_more) == (earlier[:1], False)
-
-
-def test_seen_by_misses_nobody_while_others_read(chat: Chat, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Between two pages, members move within the order, from the end of the page, too."""
-    members = [f"m {at:04}" for at in range(2100)]
-    server().zadd(keys(chat).members, dict.fromkeys(members, 7))
-    server().hset(keys(chat).roster, mapping=dict.fromkeys(members, "1 7 1 member t"))
-    server().hset(keys(chat).roster, mapping=dict.fromkeys(members[-3:], "1 0 1 member t"))
-
-    ends: list[bytes] = []
-
-    def checked(reply: list[bytes], *_: object) -> list[bytes]:
-        if not ends:
-            server().zadd(keys(chat).members, dict.fromkeys([members[0], reply[1]], 8))
-        ends.append(reply[1])
-        return reply
-
-    monkeypatch.setattr(chat, "_checked", checked)
-    assert chat.seen_by(7) == members[-3:]
-    assert ends == [b"m 0999", b"m 1001", b"m 2001", b""]
-
-
-def test_members_are_paged_by_seniority(chat: Chat) -> None:
-    for name in ("x", "e", "😀"):
-        chat.join(name, by="ann")
-    first = chat.members(limit=4)
-    assert [one.user for one in first] == ["ann", "bob", "cat", "x"]
-    rest = chat.members(limit=4, after="x")
-    assert [one.user for one in rest] == ["e", "😀"]
-    assert chat.members(after="😀") == []
-    assert [one.read_id for one in first + rest] == [2, 0, 0, 2, 2, 2]
-    moments = [one.joined_at for one in first + rest]
-    assert moments == sorted(moments)
-    assert moments[0].utcoffset() == timedelta(0)
-    with pytest.raises(NotAMember, match="dan"):
-        chat.members(after="dan")
-
-
-async def test_async_membership(chat: Chat) -> None:
-    assert await chat.ajoin("dan", by="ann") is True
-    assert await chat.aset_role("ann", "dan", "owner") is True
-    await chat.arename("dan", "New")
-    await chat.amute("dan", datetime.now(UTC) + timedelta(hours=1))
-    await chat.atyping("dan")
-    assert await chat.atypists() == ["dan"]
-    assert await chat.aseen_by(2) == ["ann"]
-    assert [one.user for one in await chat.amembers(after="cat")] == ["dan"]
-    assert (await chat.ainfo()).title == "New"
-    assert await chat.aleave("bob", by="dan") is True
-    assert await chat.adelete("dan") is True
-    with pytest.raises(ChatNotFound):
-        await chat.amembers()
+    def test_a_deleted_chat_is_removed_from_all(self) -> None:
+        people = [f"user {number}" for number in range(5)]
+        chat = Chat.create("ann", people, "one")
+        chat.delete("ann")
+        assert not any(server().exists(index(user)) for user in ("ann", *people))
