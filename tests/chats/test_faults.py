@@ -1,5 +1,5 @@
-"""Lost replies, full memory, servers and clients that are killed or frozen, refused scripts, many processes at
-once: nothing is lost, and nothing is applied twice."""
+"""Lost replies, full memory, servers and clients that are killed or frozen, refused scripts, many processes:
+nothing is lost, and nothing is applied twice."""
 
 from __future__ import annotations
 
