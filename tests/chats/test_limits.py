@@ -1,5 +1,7 @@
-"""How many messages a chat keeps: until all have acked, then keep_last; limits of length, bytes, age, size; and
-how often a user may do something."""
+"""How many messages a chat keeps: until all have acked, then keep_last; limits of length, bytes, age, size.
+
+And how often a user may do something.
+"""
 
 from __future__ import annotations
 

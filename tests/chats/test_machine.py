@@ -2,10 +2,494 @@
 
 from __future__ import annotations
 
-import pytest
+from collections.abc import Callable
+from typing import Any
 
-from ..support.chat_machine import ChatMachine
-from ..support.state_machines import MachineTests, Plants
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import initialize, invariant, precondition, rule
+
+from django_redis_messaging import (
+    Changes,
+    Chat,
+    ChatExists,
+    ChatNotFound,
+    Inbox,
+    Message,
+    NotAMember,
+    NotPermitted,
+    Page,
+    Pending,
+)
+from django_redis_messaging.services.chats import joining
+
+from ..support.server import index, is_cluster, keys
+from ..support.state_machines import Machine, MachineTests, Plants
+from .model import Conversation, Model, Place, Read, Said
+
+USERS = ("ann", "bob", "cé:{d}", "dan")
+CHATS = ("one", "tw%o")
+REFUSALS = (ChatExists, ChatNotFound, NotAMember, NotPermitted, ValueError)
+BODIES = ("hi", "", 'a\n"b\\', "😀 ß")
+
+#: users by number: members of the chat more often than others
+people = st.integers(0, 9)
+users = st.sampled_from(USERS)
+chats = st.sampled_from(["one", "one", "one", "tw%o"])
+requests = st.sampled_from([None, None, "r1"])
+limits = st.sampled_from([1, 2, 5, 100])
+
+
+def outcome(act: Callable[[], Any]) -> tuple[Any, Exception | None]:
+    """The return value of a call, or the error it raised."""
+    try:
+        return act(), None
+    except REFUSALS as refusal:
+        return None, refusal
+
+
+class ChatMachine(Machine):
+    """Four users and two chats whose ids are reused. Each operation runs in the app and in the model, and the
+    results must be equal."""
+
+    model: Model
+
+    def __init__(self) -> None:
+        super().__init__()
+        #: what each cursor returned so far refers to
+        self.places: dict[str, dict[str, Place]] = {chat: {} for chat in CHATS}
+        #: earlier states of a chat: the app's keys and the model's state
+        self.copies: dict[str, tuple[dict[str, tuple[bytes, int]], Any]] = {}
+        self.touched: set[str] = set()
+        self.created: dict[str, tuple[list[str], str, bool, int, str | None]] = {}
+
+    @initialize(
+        members=st.lists(users, min_size=2, unique=True),
+        keep_last=st.sampled_from([0, 1, 3]),
+        max_length=st.sampled_from([3, 5, 10_000]),
+        removes_orphans=st.booleans(),
+    )
+    def begin(self, members: list[str], keep_last: int, max_length: int, removes_orphans: bool) -> None:
+        self.model = Model(USERS, max_length=max_length, removes_orphans=removes_orphans)
+        self.change_settings(CHAT_MAX_LENGTH=max_length)
+        self.patch(joining, "_GRACE", 0 if removes_orphans else 3)
+        self.create("one", members, "", False, keep_last, "r1")
+
+    def teardown(self) -> None:
+        try:
+            if hasattr(self, "model"):
+                self.read_to_the_end()
+        finally:
+            super().teardown()
+
+    # Changes
+
+    @rule(
+        chat=chats, members=st.lists(users, min_size=1, max_size=5), body=st.sampled_from(BODIES),
+        open=st.booleans(), keep_last=st.sampled_from([0, 1, 3]), request=requests,
+    )  # fmt: skip
+    def create(
+        self, chat: str, members: list[str], body: str, open: bool, keep_last: int, request: str | None
+    ) -> None:
+        self.created[chat] = (members, body, open, keep_last, request)
+        unique = list(dict.fromkeys(members))
+        options: dict[str, Any] = {"open": open, "keep_last": keep_last, "request_id": request}
+        self.both(
+            chat,
+            lambda: self.model.create(chat, unique, body, chat, **options),
+            lambda: Chat.create(
+                self.named(members[0]), map(self.named, members), body,
+                chat_id=self.named(chat), title=chat, **options,
+            ),
+        )  # fmt: skip
+
+    @rule(chat=chats)
+    def repeat_create(self, chat: str) -> None:
+        """Repeat the creation, as after a lost reply."""
+        if chat in self.created:
+            self.create(chat, *self.created[chat])
+
+    @rule(chat=chats, added=st.lists(people, min_size=1, max_size=2), by=people, request=requests)
+    def add(self, chat: str, added: list[int], by: int, request: str | None) -> None:
+        """Add users who are not members, if any; with a request id, also repeat it, and use it as another."""
+        members = self.model.chats[chat].members if chat in self.model.chats else {}
+        order = sorted(USERS, key=lambda user: user in members)
+        chosen = list(dict.fromkeys(order[at % len(order)] for at in added))
+        if by == 9 or (len(chosen) == 1 and request is None):
+            self.join(chat, chosen[0], by)
+            return
+        for adder in [by] if request is None else [by, by, by + 1]:
+            self.add_all(chat, chosen, self.who(chat, adder % 9), request)
+
+    def add_all(self, chat: str, added: list[str], by: str, request: str | None) -> None:
+        expected, real = self.both(
+            chat,
+            lambda: self.model.add(chat, added, by, request),
+            lambda: self.chat(chat).add(map(self.named, added), by=self.named(by), request_id=request),
+        )
+        assert real == (expected if expected is None else list(map(self.named, expected)))
+
+    def join(self, chat: str, user: str, by: int) -> None:
+        other = self.who(chat, by) if by < 9 else None
+        self.same(
+            chat,
+            lambda: self.model.join(chat, user, other),
+            lambda: self.chat(chat).join(self.named(user), by=other and self.named(other)),
+        )
+
+    @rule(chat=chats, who=people, by=st.none() | people, again=st.sampled_from([True, True, False]))
+    def leave(self, chat: str, who: int, by: int | None, again: bool = True) -> None:
+        user, other = self.who(chat, who), by if by is None else self.who(chat, by)
+        again = again or other not in (None, user)
+        self.same(
+            chat,
+            lambda: self.model.leave(chat, user, other, again=again),
+            lambda: self.chat(chat).leave(self.named(user), by=other and self.named(other), again=again),
+        )
+
+    @rule(chat=chats, who=people, by=people)
+    def leave_and_join(self, chat: str, who: int, by: int) -> None:
+        """Nothing of the first membership may remain: neither unread counts nor own messages."""
+        self.send_many(chat, [by, who])
+        user = self.who(chat, who)
+        self.leave(chat, who, None)
+        self.join(chat, user, by)
+        self.correct_place(chat, user, 0, "again")
+        self.correct_place(chat, user, 0, None)
+        self.send_many(chat, [by])
+
+    @rule(chat=chats, who=people, by=people, is_removed=st.booleans())
+    def restrict_and_join(self, chat: str, who: int, by: int, is_removed: bool) -> None:
+        """Leave for good or be removed, return if allowed, and leave once more."""
+        user = self.who(chat, who)
+        for again in (False, True):
+            members = self.model.chats[chat].members if chat in self.model.chats else {}
+            owner = next((at for at, one in enumerate(members.values()) if one.role == "owner"), 0)
+            if user in members:
+                at = list(members).index(user)
+                self.leave(chat, at, owner if is_removed and not again else None, again)
+            for adder in (by, owner, 9):
+                self.join(chat, user, adder)
+
+    @rule(chat=chats, who=people, sure=st.integers(0, 3))
+    def delete(self, chat: str, who: int, sure: int) -> None:
+        if sure != 0:
+            return
+        user = self.who(chat, who)
+        self.same(
+            chat, lambda: self.model.delete(chat, user), lambda: self.chat(chat).delete(self.named(user))
+        )
+
+    @rule(
+        chat=chats, who=people, body=st.sampled_from(BODIES), data=st.sampled_from([None, {"n": []}]),
+        reply_to=st.sampled_from([None, None, None, 1, 7]), request=requests,
+    )  # fmt: skip
+    def send(
+        self, chat: str, who: int, body: str, data: object, reply_to: int | None, request: str | None
+    ) -> None:
+        user = self.who(chat, who)
+        for _ in range(1 if request is None else 2):
+            self.say(chat, user, Said(user, body, data, reply_to), request)
+
+    @rule(chat=chats, who=people, at=people, by_cursor=st.booleans())
+    def ack(self, chat: str, who: int, at: int, by_cursor: bool) -> None:
+        self.ack_place(chat, self.who(chat, who), self.cursor(chat, at) if by_cursor else at)
+
+    @rule(chat=chats, late=people)
+    def all_but_one_ack(self, chat: str, late: int) -> None:
+        members = list(self.model.chats[chat].members) if chat in self.model.chats else []
+        for user in members[:late] + members[late + 1 :]:
+            self.ack_place(chat, user, 100)
+            self.ack_place(chat, user, 1)
+
+    @rule(chat=chats, who=people, back=st.integers(0, 4), body=st.sampled_from(BODIES) | st.none())
+    def correct(self, chat: str, who: int, back: int, body: str | None) -> None:
+        """Edit or delete one of the latest messages."""
+        self.correct_place(chat, self.who(chat, who), back, body)
+
+    @rule(chat=chats, senders=st.lists(people, min_size=2, max_size=5))
+    def send_many(self, chat: str, senders: list[int]) -> None:
+        if chat not in self.model.chats:
+            at = senders[0] % len(USERS)
+            self.create(chat, [*USERS, *USERS][at : at + 3], "", False, at % 3, None)
+        for who in senders:
+            self.say(chat, self.who(chat, who), Said(self.who(chat, who), "la"), None)
+
+    # Reads
+
+    @rule(chat=chats, who=people, at=people, by_cursor=st.booleans(), newer=st.booleans(), limit=limits)
+    def history(self, chat: str, who: int, at: int, by_cursor: bool, newer: bool, limit: int) -> None:
+        user = self.who(chat, who)
+        place = self.cursor(chat, at) if by_cursor else at
+        read = self.model.after if newer else self.model.before
+        direction: dict[str, Any] = {"after" if newer else "before": place}
+        expected, real = self.both(
+            chat,
+            lambda: read(chat, user, self.place(chat, place), limit),
+            lambda: self.chat(chat).history(self.named(user), limit=limit, **direction),
+        )
+        self.compare_page(chat, expected, real)
+
+    @rule(
+        chat=chats, who=people, at=people, by_cursor=st.booleans(), limit=limits, edits=st.integers(0, 3)
+    )  # fmt: skip
+    def changes(self, chat: str, who: int, at: int, by_cursor: bool, limit: int, edits: int) -> None:
+        user = self.who(chat, who)
+        place = self.cursor(chat, at) if by_cursor else at
+        expected, real = self.both(
+            chat,
+            lambda: self.model.changes(chat, user, self.place(chat, place), limit, edits),
+            lambda: self.chat(chat).changes(self.named(user), after=place, edits=edits, limit=limit),
+        )
+        if expected is None:
+            return
+        held = self.model.chats[chat]
+        self.compare_page(chat, expected[0], real)
+        assert (real.edits, real.edits_missed) == (held.edits, edits > held.edits)
+        assert [message.id for message in real.edited] == ([] if real.edits_missed else expected[1])
+        for message in real.edited:
+            self.compare(chat, message.id, held.said(message.id), message)
+        assert real.positions == {self.named(one): member.position for one, member in held.members.items()}
+
+    @rule(who=people, limit=limits, total=st.sampled_from([1, 3, 1000]), ack=st.booleans())
+    def pending(self, who: int, limit: int, total: int, ack: bool) -> None:
+        if ack and is_cluster():
+            total = 1000  # each shard applies it separately
+        user = self.who(CHATS[0], who)
+        self.pend(user, limit, total, ack)
+        if not ack:  # a reply that did not arrive
+            self.pend(user, limit, total, ack)
+
+    @rule(user=users)
+    def unread(self, user: str) -> None:
+        assert Inbox(self.named(user)).unread() == self.model.unread(user)
+
+    # Failures
+
+    @rule(chat=chats)
+    def copy(self, chat: str) -> None:
+        self.remember(chat)
+
+    @precondition(lambda self: self.copies)
+    @rule(at=people)
+    def roll_back(self, at: int) -> None:
+        self.restore(sorted(self.copies)[at % len(self.copies)])
+
+    @rule(chat=chats, senders=st.lists(people, min_size=1, max_size=3), reader=people)
+    def fail_over(self, chat: str, senders: list[int], reader: int) -> None:
+        """Lose messages and acks that users have seen, then send more."""
+        self.remember(chat)
+        self.send_many(chat, senders)
+        self.ack_place(chat, self.who(chat, reader), 100)
+        self.pending(reader, 100, 1000, ack=False)
+        lost = self.cursor(chat, 0)
+        self.restore(chat)
+        if chat in self.model.chats:
+            self.send_many(chat, senders)
+            self.ack_place(chat, self.who(chat, reader), lost)
+            self.pending(reader, 2, 1000, ack=False)
+
+    @rule(chat=chats, sure=st.integers(0, 3))
+    def lose(self, chat: str, sure: int) -> None:
+        if sure == 0:
+            self.copies[chat] = ({}, (None, {}))
+            self.restore(chat)
+
+    # Invariants
+
+    @invariant()
+    def chats_equal_the_model(self) -> None:
+        touched, self.touched = self.touched, set()
+        for chat_id in touched & self.model.chats.keys():
+            self.compare_chat(chat_id, self.model.chats[chat_id])
+
+    @invariant()
+    def indexes_contain_all_memberships(self) -> None:
+        if hasattr(self, "model"):
+            for user in USERS:
+                listed = self.client.hkeys(index(self.named(user)))
+                assert {self.unnamed(chat.decode()) for chat in listed} == self.model.lists[user].keys()
+
+    def read_to_the_end(self) -> None:
+        """Let every user read and ack all pending messages, two at a time, comparing order and gaps."""
+        for user in USERS:
+            for _ in range(200):
+                if not (found := self.pend(user, 2, 5, ack=False)):
+                    break
+                for one in found:
+                    if one.messages:
+                        self.ack_place(self.unnamed(one.chat_id), user, one.messages[-1].cursor)
+            else:
+                raise AssertionError("pending never becomes empty")
+        for chat_id in self.model.chats:
+            self.history(chat_id, 0, at=0, by_cursor=True, newer=True, limit=5)
+
+    # Operations in both
+
+    def say(self, chat: str, user: str, said: Said, request: str | None) -> None:
+        place, real = self.both(
+            chat,
+            lambda: self.model.send(chat, said, request),
+            lambda: self.chat(chat).send(
+                self.named(user), said.body, data=said.data, reply_to=said.reply_to, request_id=request
+            ),
+        )
+        if place is not None:
+            assert real.id == place.id
+            assert self.places[chat].setdefault(real.cursor, place) == place
+            if place.number == said.number:
+                said.cursor = real.cursor
+                self.compare(chat, real.id, said, real)
+
+    def ack_place(self, chat: str, user: str, place: int | str) -> None:
+        self.same(
+            chat,
+            lambda: self.model.ack(chat, user, self.place(chat, place)),
+            lambda: self.chat(chat).ack(self.named(user), place),
+        )
+
+    def correct_place(self, chat: str, user: str, back: int, body: str | None) -> None:
+        """Edit or delete the message `back` before the newest."""
+        number = max(1, self.model.chats[chat].last - back) if chat in self.model.chats else 1
+        verb, words = ("delete_message", []) if body is None else ("edit", [body])
+        expected, real = self.both(
+            chat,
+            lambda: getattr(self.model, verb)(chat, user, number, *words),
+            lambda: getattr(self.chat(chat), verb)(self.named(user), number, *words),
+        )
+        self.compare(chat, number, expected, real)
+
+    def pend(self, user: str, limit: int, total: int, ack: bool) -> list[Pending]:
+        found = Inbox(self.named(user)).pending(limit=limit, total=total, ack=ack)
+        order = [self.unnamed(one.chat_id) for one in found]
+        expected = self.model.pending(user, order, limit, total, ack=ack)
+        assert sorted(order) == sorted(expected)
+        for one, chat in zip(found, order, strict=True):
+            self.compare_page(chat, expected[chat], one)
+        self.touched.update(order)
+        return found
+
+    def remember(self, chat: str) -> None:
+        """Copy the chat's keys and the state of the model."""
+        names = keys(self.named(chat)).all_keys
+        pipeline = self.client.pipeline(transaction=False)
+        for key in names:
+            pipeline.dump(key).pttl(key)
+        found = iter(pipeline.execute())
+        dumps = {key: (dump, max(ttl, 0)) for key, dump, ttl in zip(names, found, found, strict=True) if dump}
+        self.copies[chat] = (dumps, self.model.copy(chat))
+
+    def restore(self, chat: str) -> None:
+        """Restore the copy of a chat."""
+        dumps, copied = self.copies[chat]
+        for key in keys(self.named(chat)).all_keys:
+            self.client.delete(key)
+        for key, (dump, ttl) in dumps.items():
+            self.client.restore(key, ttl, dump)
+        self.model.restore(chat, copied)
+        self.touched.add(chat)
+        self.wait_for_the_next_ms()
+
+    # Comparisons
+
+    def both(self, chat: str, ideal: Callable[[], Any], real: Callable[[], Any]) -> tuple[Any, Any]:
+        """The results of the model and of the app. Both must raise the same type of error."""
+        self.touched.add(chat)
+        expected, refused = outcome(ideal)
+        real_one, really_refused = outcome(real)
+        assert type(really_refused) is type(refused), (refused, really_refused)
+        return expected, real_one
+
+    def same(self, chat: str, ideal: Callable[[], Any], real: Callable[[], Any]) -> None:
+        """Both must also return the same."""
+        expected, found = self.both(chat, ideal, real)
+        assert found == expected
+
+    def compare(self, chat: str, number: int, said: Said | None, message: Message | None) -> None:
+        if said is None or message is None:
+            assert said is None
+            assert message is None
+            return
+        assert (message.id, message.chat_id, message.sender) == (
+            number, self.named(chat), self.named(said.sender),
+        )  # fmt: skip
+        assert (message.body, message.data, message.reply_to) == (said.body, said.data, said.reply_to)
+        assert (message.deleted, message.edited_at is not None) == (said.deleted, said.edited)
+        said.cursor = said.cursor or message.cursor
+        assert message.cursor == said.cursor
+        place = Place(self.model.chats[chat].epoch, number, said.number)
+        assert self.places[chat].setdefault(message.cursor, place) == place
+
+    def compare_page(self, chat: str, expected: Read | None, page: Changes | Page | Pending | None) -> None:
+        if expected is None or page is None:
+            assert expected is None
+            assert page is None
+            return
+        assert [message.id for message in page.messages] == list(expected.ids)
+        assert (page.gap, page.has_more, page.reset) == (expected.gap, expected.has_more, expected.reset)
+        if not page.messages:
+            number = int(page.cursor.split("-")[1], 16)
+            assert number <= self.model.chats[chat].last
+            place = self.model.chats[chat].place(number)
+            assert self.places[chat].setdefault(page.cursor, place) == place
+        for message in page.messages:
+            self.compare(chat, message.id, self.model.chats[chat].said(message.id), message)
+
+    def compare_list(self, user: str) -> None:
+        expected = self.model.changed_chats(user, include_unchanged=True)
+        summaries = Inbox(self.named(user)).chats()
+        order = [(one.active_at, one.chat_id) for one in summaries]
+        assert order == sorted(order, reverse=True)
+        assert {self.unnamed(one.chat_id) for one in summaries} == expected.keys()
+        for one in summaries:
+            chat_id = self.unnamed(one.chat_id)
+            chat = expected[chat_id]
+            assert (one.title, one.unread, one.member_count) == (
+                chat.title, chat.unread(user), len(chat.members),
+            )  # fmt: skip
+            self.compare(chat_id, chat.last, chat.visible(user, chat.last), one.last_message)
+
+    def compare_chat(self, chat_id: str, chat: Conversation) -> None:
+        info, members = self.chat(chat_id).info(), self.chat(chat_id).members()
+        assert (info.title, info.open, info.keep_last) == (chat.title, chat.open, chat.keep_last)
+        assert (info.last_id, info.first_id, info.edits) == (chat.last, chat.first, chat.edits)
+        assert [(one.user, one.read_id, one.role) for one in members] == [
+            (self.named(user), member.position, member.role) for user, member in chat.members.items()
+        ]
+        for user in chat.members:
+            page = self.chat(chat_id).history(self.named(user), limit=1000)
+            self.compare_page(chat_id, self.model.before(chat_id, user, None, 1000), page)
+            self.compare_list(user)
+
+    # Names
+
+    def who(self, chat: str, number: int) -> str:
+        members = list(self.model.chats[chat].members) if chat in self.model.chats else []
+        return members[number % len(members)] if members and number < 8 else USERS[number % len(USERS)]
+
+    def named(self, name: str) -> str:
+        return f"{name} {self.name}"
+
+    def unnamed(self, name: str) -> str:
+        return name.removesuffix(f" {self.name}")
+
+    def chat(self, chat: str) -> Chat:
+        return Chat(self.named(chat))
+
+    def cursor(self, chat: str, at: int) -> str:
+        """One of the latest cursors; if there are none, one that never existed."""
+        known = list(self.places[chat])
+        return known[-1 - at % len(known)] if known else "1-1-1"
+
+    def place(self, chat: str, place: int | str) -> int | Place:
+        return place if isinstance(place, int) else self.places[chat].get(place, Place(0, 1, 0))
+
+    def wait_for_the_next_ms(self) -> None:
+        """Wait, so that new messages never have the time of lost ones."""
+        before = self.client.time()
+        while (self.client.time()[0], self.client.time()[1] // 1000) <= (before[0], before[1] // 1000):
+            pass
+
 
 PLANTS: Plants = {
     "chats/_log": {

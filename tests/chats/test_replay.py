@@ -7,16 +7,11 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
 from django_redis_messaging import Chat, Inbox, Message
-
-pytestmark = pytest.mark.one_server
-
 
 DATA = Path(os.environ.get("MESSAGING_DATA") or Path(__file__).resolve().parents[3] / "shared" / "data")
 PLAY = DATA / "romeo_and_juliet.jsonl"
@@ -28,12 +23,19 @@ CUE = 3
 #: lines between two polls of attentive speakers
 ATTENTION = 7
 
+pytestmark = [
+    pytest.mark.one_server,
+    pytest.mark.skipif(
+        not PLAY.exists(), reason=f"{PLAY} does not exist: set MESSAGING_DATA to its directory"
+    ),
+]
+#: a speaker and a line
+Line = tuple[str, str]
 
-class Line(NamedTuple):
-    """A line of the play and its speaker."""
 
-    speaker: str
-    speech: str
+def read_play() -> list[Line]:
+    lines = map(json.loads, PLAY.read_text(encoding="utf-8").splitlines())
+    return [(line["speaker"], line["speech"]) for line in lines]
 
 
 class Speaker:
@@ -66,48 +68,34 @@ class Speaker:
         """Read everything, three messages at a time. Some crash first and lose what they have read."""
         if self.crashes:
             self.inbox.pending()
-        while cursor := self.fetch():
-            self.stage.ack(self.name, cursor)
-        self.unread = 0
-
-    def say(self, speech: str) -> Message:
-        sent = self.stage.send(self.name, speech)
-        self.receive(sent)
-        return sent
-
-    def receive(self, message: Message) -> None:
-        """A message received twice must be equal."""
-        line = Line(message.sender, message.body)
-        assert self.received.setdefault(message.id, line) == line
-
-    def fetch(self) -> str | None:
-        """Fetch pending messages; the cursor of the last one."""
-        found = self.inbox.pending(limit=3)
-        for pending in found:
+        while found := self.inbox.pending(limit=3):
+            [pending] = found
             assert (pending.chat_id, pending.gap, pending.reset) == (self.stage.id, 0, False)
             first = pending.messages[0].id
             assert [message.id - first for message in pending.messages] == list(range(len(pending.messages)))
             for message in pending.messages:
                 self.receive(message)
-        return found[-1].messages[-1].cursor if found else None
+            self.stage.ack(self.name, pending.messages[-1].cursor)
+        self.unread = 0
 
-
-def read_play() -> Iterator[Line]:
-    for text in PLAY.read_text(encoding="utf-8").splitlines():
-        line = json.loads(text)
-        yield Line(line["speaker"], line["speech"])
+    def receive(self, message: Message) -> None:
+        """A message received twice must be equal."""
+        line = (message.sender, message.body)
+        assert self.received.setdefault(message.id, line) == line
 
 
 def perform(speakers: dict[str, Speaker], lines: list[Line]) -> None:
-    for at, line in enumerate(lines):
-        speaker = speakers[line.speaker]
-        for cue in lines[at : at + CUE]:
-            speakers[cue.speaker].enter(at)
+    for at, (name, speech) in enumerate(lines):
+        speaker = speakers[name]
+        for cue, _ in lines[at : at + CUE]:
+            speakers[cue].enter(at)
         speaker.last_spoke = at
-        assert speaker.say(line.speech).id == at + 1
+        sent = speaker.stage.send(name, speech)
+        assert sent.id == at + 1
+        speaker.receive(sent)
         for actor in speakers.values():
             if actor.present:
-                actor.expected.append(line)
+                actor.expected.append((name, speech))
                 actor.unread += actor is not speaker
                 if at - actor.last_spoke > PATIENCE:
                     actor.leave()
@@ -115,13 +103,11 @@ def perform(speakers: dict[str, Speaker], lines: list[Line]) -> None:
                     actor.read_all()
 
 
-@pytest.mark.skipif(not PLAY.exists(), reason=f"{PLAY} does not exist: set MESSAGING_DATA to its directory")
 def test_speakers_receive_exactly_the_lines_sent_while_present() -> None:
     stage = Chat.create(PROMPTER, [], title="Verona", chat_id="stage")
-    lines = list(read_play())
-    speakers: dict[str, Speaker] = {}
-    for line in lines:
-        speakers.setdefault(line.speaker, Speaker(line.speaker, stage, len(speakers)))
+    lines = read_play()
+    names = dict.fromkeys(name for name, _ in lines)
+    speakers = {name: Speaker(name, stage, number) for number, name in enumerate(names)}
     perform(speakers, lines)
 
     present = {name for name, actor in speakers.items() if actor.present}
@@ -136,16 +122,8 @@ def test_speakers_receive_exactly_the_lines_sent_while_present() -> None:
     for actor in speakers.values():
         actor.read_all()
         assert [actor.received[number] for number in sorted(actor.received)] == actor.expected, actor.name
-
-
-@pytest.mark.skipif(not PLAY.exists(), reason=f"{PLAY} does not exist: set MESSAGING_DATA to its directory")
-def test_reader_receives_the_whole_play() -> None:
-    lines = list(read_play())
-    stage = Chat.create("author", ["reader"], chat_id="book")
-    for line in lines:
-        stage.send("author", line.speech, data={"speaker": line.speaker})
     read: list[Line] = []
-    while found := Inbox("reader").pending(limit=100):
-        read += [Line(message.data["speaker"], message.body) for message in found[0].messages]
-        stage.ack("reader", found[0].messages[-1].cursor)
+    while found := Inbox(PROMPTER).pending(limit=100):
+        read += [(message.sender, message.body) for message in found[0].messages]
+        stage.ack(PROMPTER, found[0].messages[-1].cursor)
     assert read == lines
