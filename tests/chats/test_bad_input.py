@@ -105,6 +105,8 @@ WRONG: dict[str, tuple[Callable[[Chat], Any], type[Exception], str]] = {
     "reply_to beyond": (lambda chat: chat.send("ann", "x", reply_to=4), ValueError, "reply_to"),
     "role": (lambda chat: chat.set_role("ann", "bob", "king"), ValueError, "role"),
     "role None": (lambda chat: chat.set_role("ann", "bob", None), ValueError, "role"),
+    "again": (lambda chat: chat.leave("bob", again=1), TypeError, "again"),
+    "again by another": (lambda chat: chat.leave("bob", by="ann", again=False), ValueError, "by themselves"),
     "until": (lambda chat: chat.mute("ann", "later"), TypeError, "until"),
     "until naive": (lambda chat: chat.mute("ann", datetime(2099, 1, 1)), ValueError, "naive"),
     "ack": (lambda chat: Inbox("ann").pending(ack=1), TypeError, "ack"),

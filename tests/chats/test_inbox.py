@@ -127,18 +127,6 @@ class TestUnread:
 
 @pytest.mark.worlds
 class TestPending:
-    def test_all_unacked_messages_and_own_ones(self) -> None:
-        chat = create_chat("x", "one")
-        said(chat, "bob", "two")
-        said(chat, "ann", "three")
-        (news,) = Inbox("bob").pending()
-        assert (news.chat_id, bodies(news)) == ("x", ["one", "two", "three"])
-        assert (news.gap, news.has_more, news.reset) == (0, False, False)
-        assert news.messages == chat.history("bob").messages
-        chat.ack("bob", 1)
-        assert found("bob") == {"x": [2, 3]}
-        assert found("ann") == {"x": [2, 3]}
-
     def test_only_acking_moves_the_position(self) -> None:
         chat = create_chat("x", *"1234567")
         assert found("bob") == found("bob") == {"x": [1, 2, 3, 4, 5, 6, 7]}
@@ -193,37 +181,6 @@ class TestPending:
         assert sorted((len(news.messages), news.has_more) for news in found) == [
             (600 if is_cluster() else 300, True), (700, False), (700, False),
         ]  # fmt: skip
-
-    def test_a_gap_is_reported(self, settings: Settings) -> None:
-        chat = create_chat("x", *"12345")
-        chat.ack("bob", 1)
-        change(settings, CHAT_MAX_LENGTH=2)
-        (news,) = Inbox("bob").pending()
-        assert (ids(news), news.gap, news.reset) == ([4, 5], 2, False)
-        assert Inbox("bob").unread() == 2
-        chat.ack("bob", 4)
-        (news,) = Inbox("bob").pending()
-        assert (ids(news), news.gap) == ([5], 0)
-
-    def test_ack_covers_returned_messages_and_own_ones(self) -> None:
-        chat, other = create_chat("x", "1"), create_chat("y", "one")
-        said(chat, "bob", "2", "3")
-        said(chat, "ann", "4", "5")
-        assert found("bob", limit=2, ack=True) == {"x": [1, 2], "y": [1]}
-        assert (positions(chat)[1], positions(other)[1]) == (2, 1)
-        assert Inbox("bob").unread() == 2
-        assert found("bob", ack=True) == {"x": [3, 4, 5]}
-        assert (found("bob", ack=True), Inbox("bob").unread()) == ({}, 0)
-
-    def test_each_has_a_cursor(self) -> None:
-        chat = create_chat("ends", *"1234")
-        [news] = Inbox("bob").pending(limit=2)
-        assert news.cursor == news.messages[-1].cursor
-        page = chat.history("bob", after=news.cursor)
-        assert ids(page) == [3, 4]
-        end = chat.history("bob", after=page.cursor)
-        assert (end.messages, end.reset) == ([], False)
-        assert chat.history("bob", after=end.cursor).reset is False
 
     def test_more_chats_than_fit_into_one_script(self) -> None:
         chats = [create_chat(f"c{number}", "one") for number in range(260)]

@@ -122,16 +122,6 @@ class TestLength:
         LOOKS[look](chat)
         assert stored(chat) == 3
 
-    def test_own_removed_messages_are_not_subtracted_from_unread(self, settings: Settings) -> None:
-        chat = Chat.create("ann", ["bob"])
-        for sender in ("ann", "bob", "bob", "ann", "bob", "ann"):
-            chat.send(sender, "x")
-        assert Inbox("bob").unread() == 3
-        change(settings, CHAT_MAX_LENGTH=3)
-        assert Inbox("bob").unread() == 2
-        chat.ack("bob", 4)
-        assert Inbox("bob").unread() == 1
-
     @pytest.mark.worlds
     def test_many_messages_are_removed_in_steps(self, settings: Settings) -> None:
         """Freeing thousands of large messages at once would delay other clients."""
