@@ -322,6 +322,11 @@ class Model:
             chat.move(user, wanted)
         return member.position
 
+    def history(self, chat_id: str, user: str, *, limit: int, after: Any = None, before: Any = None) -> Read:
+        if after is not None:
+            return self.after(chat_id, user, after, limit)
+        return self.before(chat_id, user, before, limit)
+
     def after(self, chat_id: str, user: str, place: int | Place, limit: int) -> Read:
         chat = self.chat(chat_id)
         member = chat.member(user)
@@ -344,10 +349,10 @@ class Model:
         return Read(ids[-limit:], gap, more, reset=False)
 
     def changes(
-        self, chat_id: str, user: str, place: int | Place, limit: int, edits: int
+        self, chat_id: str, user: str, *, after: int | Place, limit: int, edits: int
     ) -> tuple[Read, list[int]]:
         """The new messages, and those read before whose edit has a number above `edits`."""
-        chat, read = self.chat(chat_id), self.after(chat_id, user, place, limit)
+        chat, read = self.chat(chat_id), self.after(chat_id, user, after, limit)
         if read.reset:
             return read, []
         end = read.ids[0] if read.ids else chat.last + 1

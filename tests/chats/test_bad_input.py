@@ -240,7 +240,10 @@ class TestArguments:
 
 @pytest.mark.parametrize(
     "odd",
-    ["{}", "a:b", "%", "%7B", "a b", " ", "\n", "é", "😀", "x" * 255, "{chat:club}", "-", "no chat", "'"],
+    [
+        *("{}", "a:b", "%", "%7B", "%41", "a b", " ", "\n", "é", "e\u0301", "😀", "x" * 255, "{chat:club}"),
+        *("x}:newest", "-", "*", "`", "A", "no chat", "'"),
+    ],
 )
 def test_unusual_names_can_be_used(odd: str, chat: Chat) -> None:
     own = Chat.create(odd, [odd, "eve"], odd, chat_id=odd, title=odd, request_id=odd)

@@ -37,7 +37,7 @@ from ..support import child_processes
 from ..support.faults import GENEROUS, PATIENCE, Cast, Connect, cast, processes
 from ..support.proxy import LossyProxy
 from ..support.scripts import Planting
-from ..support.server import bodies, change, ids, index, keys, reply_to, said, server, snapshot, steps
+from ..support.server import bodies, ids, index, keys, reply_to, said, server, snapshot, steps
 
 pytestmark = pytest.mark.one_server
 
@@ -575,17 +575,8 @@ class TestRefusedPolls:
 
 class TestKnownDefects:
     """Of the well-known chat example with lists and counters in Redis; others are in test_interleavings.py,
-    test_inbox.py (own messages are unread, sending acks) and test_behaviour.py (a chat created anew)."""
-
-    def test_an_absent_member_does_not_grow_memory_without_bound(self, settings: Any) -> None:
-        change(settings, CHAT_MAX_LENGTH=10)
-        chat = Chat.create("ann", ["bob", "absent"])
-        for number in range(1, 50):
-            chat.send("ann", "x" * 100)
-            chat.ack("bob", number)
-            assert server().llen(keys(chat).log) <= 10
-        (news,) = Inbox("absent").pending()
-        assert (ids(news), news.gap) == (list(range(40, 50)), 39)
+    test_inbox.py (own messages are unread, sending acks), test_limits.py (an absent member) and
+    test_behaviour.py (a chat created anew)."""
 
     def test_reads_and_cleanup_are_atomic(self) -> None:
         chat = Chat.create("ann", ["bob", "cat"], keep_last=0)

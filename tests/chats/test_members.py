@@ -96,12 +96,6 @@ class TestJoining:
         assert [(ids(news), news.gap) for news in inbox.pending()] == [([3], 0)]
         assert (inbox.unread(), inbox.chats()[0].last_message) == (1, three)
 
-    def test_only_open_chats_can_be_joined_alone(self, chat: Chat) -> None:
-        refused(NotAMember, "not open", chat.join, "dan")
-        assert chat.info().member_count == 3
-        assert Inbox("dan").chats() == []
-        assert Chat.create("ann", [], chat_id="open", open=True).join("dan") is True
-
 
 class TestAdding:
     async def test_add_returns_the_new_members(self, chat: Chat, call: Call) -> None:
@@ -416,28 +410,6 @@ class TestDamagedChats:
 class TestListsOfChats:
     """Entries are reserved before a joining and confirmed after it: see also test_interleavings.py."""
 
-    @pytest.mark.parametrize("way", ["a taken id", "not open", "by a stranger", "by one who left"])
-    def test_a_refused_join_changes_no_list(self, way: str) -> None:
-        chat = Chat.create("ann", ["bob", "eve"], "one", chat_id="closed")
-        chat.leave("eve")
-        attempts: dict[str, Callable[[str], Any]] = {
-            "a taken id": lambda user: Chat.create("zoe", [user], "x", chat_id="closed"),
-            "not open": lambda user: chat.join(user),
-            "by a stranger": lambda user: chat.join(user, by="zoe"),
-            "by one who left": lambda user: chat.join(user, by="eve"),
-        }
-        for user in ("bob", "cat"):
-            if user == "bob" and way == "not open":
-                assert chat.join(user) is False
-            else:
-                with pytest.raises((ChatExists, NotAMember)):
-                    attempts[way](user)
-        chat.send("ann", "news")
-        assert ([news.chat_id for news in Inbox("bob").pending()], Inbox("cat").pending()) == (["closed"], [])
-        assert not server().exists(index("cat"))
-        chat.leave("bob")
-        assert not server().exists(index("bob"))
-
     def test_refused_and_interrupted_joins_shut_nobody_out(self, settings: Settings) -> None:
         change(settings, USER_MAX_CHATS=3)
         chats = [Chat.create("ann", [], chat_id=str(number)) for number in range(3)]
@@ -507,21 +479,3 @@ class TestListsOfChats:
         server().hset(index("cat"), "other", "feedfacefeedface 1 0")
         refused(LimitExceeded, "", chat._create, *request)
         assert [news.chat_id for news in Inbox("bob").pending()] == ["made"]
-
-    def test_a_late_repeat_of_create_restores_no_membership(self) -> None:
-        chat = Chat.create("ann", ["bob", "cat"], "one", request_id="r")
-        chat.leave("bob")
-        chat.leave("cat")
-        chat.join("cat", by="ann")
-        Chat.create("ann", ["bob", "cat"], "one", request_id="r")
-        assert users(chat) == ["ann", "cat"]
-        chat.send("ann", "two")
-        assert ([ids(news) for news in Inbox("cat").pending()], Inbox("bob").pending()) == ([[2]], [])
-        chat.leave("cat")
-        assert not server().exists(index("cat"))
-
-    def test_a_deleted_chat_is_removed_from_all(self) -> None:
-        people = [f"user {number}" for number in range(5)]
-        chat = Chat.create("ann", people, "one")
-        chat.delete("ann")
-        assert not any(server().exists(index(user)) for user in ("ann", *people))

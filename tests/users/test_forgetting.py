@@ -16,19 +16,14 @@ from django_redis_messaging import (
 from ..support.server import all_keys, bodies, create_chat
 
 
-def settle_in(user: str) -> None:
-    """Create chats with others and alone, contacts, and entries in two directories."""
-    create_chat("shared", "hi", members=(user, "cat"))
-    Chat.create(user, ["cat"], "mine", chat_id="owned")
-    Chat.create(user, [], "note", chat_id="alone")
+def test_all_data_of_the_user_is_removed_and_nothing_else() -> None:
+    create_chat("shared", "hi", members=("bob", "cat"))
+    Chat.create("bob", ["cat"], "mine", chat_id="owned")
+    Chat.create("bob", [], "note", chat_id="alone")
     for order in ("recent", "frequency"):
-        RecentContacts(user, order=order).touch("cat")
+        RecentContacts("bob", order=order).touch("cat")
     for guild in ("club", "staff"):
-        Directory(guild).add_many([(user, "Bob Builder"), ("cat", "Cat Stevens")])
-
-
-def test_forget_removes_all_data_of_the_user_and_nothing_else() -> None:
-    settle_in("bob")
+        Directory(guild).add_many([("bob", "Bob Builder"), ("cat", "Cat Stevens")])
     RecentContacts("cat").touch("bob")
 
     forget("bob")
@@ -46,15 +41,10 @@ def test_forget_removes_all_data_of_the_user_and_nothing_else() -> None:
     assert [member.role for member in Chat("owned").members()] == ["owner"]
     assert RecentContacts("cat").list() == ["bob"]
     assert not [key for key in all_keys() if "{user:bob}" in key]
-
-
-def test_forget_can_be_repeated() -> None:
-    settle_in("bob")
-    forget("bob")
-    before = sorted(all_keys())
-    forget("bob")
-    forget("nobody")
-    assert sorted(all_keys()) == before
+    before = all_keys()
+    for user in ("bob", "nobody"):
+        forget(user)
+    assert all_keys() == before
 
 
 async def test_async_version() -> None:
