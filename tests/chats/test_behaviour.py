@@ -361,6 +361,15 @@ class TestEditing:
         assert chat.send("cat", "next").id == 4
         assert chat.info().edits == 1
 
+    def test_others_are_refused(self, chat: Chat) -> None:
+        before = snapshot()
+        for user in ("ann", "cat"):
+            with pytest.raises(NotPermitted, match="did not write"):
+                chat.edit(user, 2, "mine")
+        with pytest.raises(NotPermitted):
+            chat.delete_message("cat", 2)
+        assert snapshot() == before
+
     @pytest.mark.parametrize(
         ("author", "other"), [("bob", "bo"), ("bo", "bob"), ('b"', "b"), ("b,1", "b"), ("é", "e")]
     )

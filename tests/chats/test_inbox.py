@@ -155,6 +155,15 @@ class TestPending:
             (600 if is_cluster() else 300, True), (700, False), (700, False),
         ]  # fmt: skip
 
+    def test_ack_covers_returned_messages_and_own_ones(self) -> None:
+        chat, other = create_chat("x", "1"), create_chat("y", "one")
+        said(chat, "bob", "2", "3")
+        said(chat, "ann", "4", "5")
+        assert found("bob", limit=2, ack=True) == {"x": [1, 2], "y": [1]}
+        assert (positions(chat)[1], positions(other)[1], Inbox("bob").unread()) == (2, 1, 2)
+        assert found("bob", ack=True) == {"x": [3, 4, 5]}
+        assert (found("bob", ack=True), Inbox("bob").unread()) == ({}, 0)
+
     def test_more_chats_than_fit_into_one_script(self) -> None:
         chats = [create_chat(f"c{number}", "one") for number in range(260)]
         assert found("bob") == {chat.id: [1] for chat in chats}

@@ -125,10 +125,12 @@ class ChatMachine(Machine):
     def join(self, chat: str, user: str, by: int) -> None:
         self.same(chat, "join", user, by=self.who(chat, by) if by < 9 else None)
 
+    @rule(chat=chats, who=people, by=st.none() | people, again=st.sampled_from([True, True, False]))
     def leave(self, chat: str, who: int, by: int | None, again: bool = True) -> None:
         user, other = self.who(chat, who), by if by is None else self.who(chat, by)
         self.same(chat, "leave", user, by=other, again=again or other not in (None, user))
 
+    @rule(chat=chats, who=people, by=people)
     def leave_and_join(self, chat: str, who: int, by: int) -> None:
         """Nothing of the first membership may remain: neither unread counts nor own messages."""
         self.send_many(chat, [by, who])
@@ -157,6 +159,10 @@ class ChatMachine(Machine):
         if sure == 0:
             self.same(chat, "delete", self.who(chat, who))
 
+    @rule(
+        chat=chats, who=people, body=st.sampled_from(BODIES), data=st.sampled_from([None, {"n": []}]),
+        reply_to=st.sampled_from([None, None, None, 1, 7]), request=requests,
+    )  # fmt: skip
     def send(
         self, chat: str, who: int, body: str, data: object, reply_to: int | None, request: str | None
     ) -> None:
@@ -198,6 +204,9 @@ class ChatMachine(Machine):
         )
         self.compare_page(chat, expected, real)
 
+    @rule(
+        chat=chats, who=people, at=people, by_cursor=st.booleans(), limit=limits, edits=st.integers(0, 3)
+    )  # fmt: skip
     def changes(self, chat: str, who: int, at: int, by_cursor: bool, limit: int, edits: int) -> None:
         place = self.cursor(chat, at) if by_cursor else at
         expected, real = self.both(
@@ -213,6 +222,7 @@ class ChatMachine(Machine):
             self.compare(chat, message.id, held.said(message.id), message)
         assert real.positions == {self.named(one): member.position for one, member in held.members.items()}
 
+    @rule(who=people, limit=limits, total=st.sampled_from([1, 3, 1000]), ack=st.booleans())
     def pending(self, who: int, limit: int, total: int, ack: bool) -> None:
         if ack and is_cluster():
             total = 1000  # each shard applies it separately

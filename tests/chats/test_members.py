@@ -140,6 +140,14 @@ class TestAdding:
             assert snapshot() == before
         assert chat.add(["dan", "fay"], by="ann") == ["dan", "fay"]
 
+    async def test_a_repeat_by_a_former_member_is_refused(self, chat: Chat, call: Call) -> None:
+        assert await call(chat, "add", ["eve"], by="bob", request_id="r") == ["eve"]
+        chat.leave("bob")
+        for added in ("eve", "dan"):
+            with pytest.raises(NotAMember, match="bob"):
+                await call(chat, "add", [added], by="bob", request_id="r")
+        assert Inbox("dan").chats() == []
+
 
 class TestLeaving:
     def test_all_data_of_the_member_is_removed(self, chat: Chat) -> None:
