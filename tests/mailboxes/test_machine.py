@@ -7,26 +7,18 @@ import dataclasses
 import itertools
 from collections.abc import Iterable
 from typing import Any
-from unittest import mock
 
 from hypothesis import strategies as st
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    initialize,
-    invariant,
-    precondition,
-    rule,
-)
+from hypothesis.stateful import initialize, invariant, precondition, rule
 
-from django_redis_messaging import Mail, Mailbox, MailPage, MessagingError, conf, forget
+from django_redis_messaging import Mailbox, MailPage, MessagingError, conf, forget
 from django_redis_messaging.services.mailboxes.mailbox import MailboxKeys
 
-from ..support.server import get_redis_connection, server_ms, until
-from ..support.state_machines import MachineTests, Plants
+from ..support.server import server_ms, until
+from ..support.state_machines import Machine, MachineTests, Plants, one
 
 #: seconds, longer than any run: only the rule for old mail makes mail expire
-LONG = 3600.0
-_runs = itertools.count()
+MAX_AGE = 3600.0
 
 
 @dataclasses.dataclass
@@ -105,9 +97,9 @@ class Model:
         return len(marked)
 
     def discard(self, number: int) -> bool:
-        there = [mail for mail in self.mails if mail.id == number]
+        count = len(self.mails)
         self.mails = [mail for mail in self.mails if mail.id != number]
-        return bool(there)
+        return len(self.mails) < count
 
     def clear(self) -> int:
         count = len(self.mails)
@@ -115,38 +107,23 @@ class Model:
         return count
 
 
-@dataclasses.dataclass
-class Place:
-    """What a cursor refers to: the id of its mail, and the payloads sent up to it."""
-
-    id: int
-    sent: list[Any]
-
-
 numbers = st.integers(0, 9)
 
 
-class MailboxMachine(RuleBasedStateMachine):
+class MailboxMachine(Machine):
     """The mailbox of one user: senders, reading devices, passing time and lost data."""
 
     @initialize(most=st.sampled_from([1, 3, 5, 1000]))
     def begin(self, most: int) -> None:
+        self.change_settings(MAILBOX_MAX_LENGTH=most, MAILBOX_MAX_AGE=MAX_AGE)
         self.model = Model(most)
-        changed = dataclasses.replace(conf.current(), MAILBOX_MAX_LENGTH=most, MAILBOX_MAX_AGE=LONG)
-        self.limits = mock.patch.object(conf, "current", return_value=changed)
-        self.limits.start()
-        self.user = f"u {next(_runs)}"
-        self.box = Mailbox(self.user)
-        self.client: Any = get_redis_connection(conf.alias())
-        self.keys = MailboxKeys(conf.prefix(), self.user)
+        self.box = Mailbox(self.name)
+        self.keys = MailboxKeys(conf.prefix(), self.name)
         self.payloads = itertools.count()
-        #: every cursor returned so far, including those of lost mail
-        self.places: dict[str, Place] = {}
+        #: every cursor returned so far, including those of lost mail → id of its mail, payloads up to it
+        self.places: dict[str, tuple[int, list[Any]]] = {}
         self.latest_ms = 0.0
         self.saved: tuple[dict[str, bytes], Model] | None = None
-
-    def teardown(self) -> None:
-        self.limits.stop()
 
     @rule(
         group=st.sampled_from([None, None, "a", "b:{c}"]),
@@ -162,7 +139,7 @@ class MailboxMachine(RuleBasedStateMachine):
             expected.cursor = expected.cursor or found.cursor
             assert found.cursor == expected.cursor
             self.model.epoch = found.cursor.partition("-")[0]
-            self.places[found.cursor] = Place(found.id, self.model.sent[: found.id])
+            self.places[found.cursor] = found.id, self.model.sent[: found.id]
 
     @rule(count=st.integers(2, 6), group=st.sampled_from([None, "a"]))
     def send_some(self, count: int, group: str | None) -> None:
@@ -182,10 +159,9 @@ class MailboxMachine(RuleBasedStateMachine):
         after, number = self.place(at, by_cursor=by_cursor)
         page = self.box.fetch(after=after, limit=limit, unread=unread, newest_first=newest_first)
         self.model.fetched = True
-        reset = after is not None and number is None
         expected = self.model.fetch(number, limit, unread, newest_first)
         self.compare(page, expected)
-        assert page.reset is reset
+        assert page.reset is (after is not None and number is None)
         again = self.box.fetch(after=page.cursor, limit=limit, unread=unread, newest_first=newest_first)
         end = expected[0][-1].id if expected[0] else number
         if end is None:
@@ -217,7 +193,7 @@ class MailboxMachine(RuleBasedStateMachine):
     @rule(sure=st.integers(0, 5))
     def forget(self, sure: int) -> None:
         if sure == 0:
-            forget(self.user)
+            forget(self.name)
             self.model = Model(self.model.most)
 
     @rule()
@@ -260,7 +236,7 @@ class MailboxMachine(RuleBasedStateMachine):
     def grow_old(self, count: int) -> None:
         """Backdate the oldest mails. No cursor has that time, so none refers to them."""
         old = {mail.id for mail in self.model.mails[:count]}
-        self.places = {cursor: place for cursor, place in self.places.items() if place.id not in old}
+        self.places = {cursor: place for cursor, place in self.places.items() if place[0] not in old}
         for mail in self.model.mails[:count]:
             raw = self.client.hget(self.keys.mail, mail.id)
             self.client.hset(self.keys.mail, mail.id, b"[1," + raw.partition(b",")[2])
@@ -291,17 +267,15 @@ class MailboxMachine(RuleBasedStateMachine):
 
     def compare(self, page: MailPage, expected: tuple[list[Ideal], int, bool]) -> None:
         mails, gap, more = expected
-        assert [self.seen(mail) for mail in page.messages] == [
-            (mail.id, mail.payload, mail.group, mail.count, mail.read, mail.cursor) for mail in mails
+        found = [
+            Ideal(mail.id, mail.payload, mail.group, mail.count, mail.read, mail.cursor)
+            for mail in page.messages
         ]
-        assert (page.gap, page.has_more) == (gap, more)
-
-    def seen(self, mail: Mail) -> tuple[Any, ...]:
-        return (mail.id, mail.payload, mail.group, mail.count, mail.read, mail.cursor)
+        assert (found, page.gap, page.has_more) == (mails, gap, more)
 
     def any_id(self, at: int) -> int:
         known = [mail.id for mail in self.model.mails]
-        return known[at % len(known)] if known and at < 7 else at * 5 % (self.model.last + 1) + 1
+        return one(known, at) if known and at < 7 else at * 5 % (self.model.last + 1) + 1
 
     def place(self, at: int | None, *, by_cursor: bool) -> tuple[str | int | None, int | None]:
         """A cursor or id to read on after, and its id; None if it refers to lost mail."""
@@ -315,14 +289,49 @@ class MailboxMachine(RuleBasedStateMachine):
 
     def number_of(self, cursor: str) -> int | None:
         """The id up to which the cursor's history equals the mailbox; None if they differ."""
-        place, model = self.places[cursor], self.model
-        known = cursor.startswith(f"{model.epoch}-") and place.id <= model.last
-        others = (mail for mail in model.mails if mail.id <= place.id and mail.payload not in place.sent)
-        return place.id if known and not any(others) else None
+        (number, sent), model = self.places[cursor], self.model
+        known = cursor.startswith(f"{model.epoch}-") and number <= model.last
+        others = (mail for mail in model.mails if mail.id <= number and mail.payload not in sent)
+        return number if known and not any(others) else None
 
 
 #: a script, a piece of its text, and a faulty replacement
 PLANTS: Plants = {
+    "mailboxes/fetch": {
+        "a page is too long": ("#entries == page_size or ", ""),
+        "read mail is unread": ("unread and 1 or 0", "1"),
+        "older pages repeat the last mail": (
+            "rank_of(box, id or math.huge)",
+            "rank_of(box, id and id + 1 or math.huge)",
+        ),
+        "the gap is reported too early": ("(newer or not more)", "true"),
+    },
+    "mailboxes/mark": {
+        "marking keeps the group": ("'', unpack(groups_of(marks, from, to))", "''"),
+        "expired mail can be marked": ("math.max(first, (acked or 0) + 1)", "(acked or 0) + 1"),
+    },
+    "mailboxes/clear": {
+        "clearing keeps groups": (
+            "box.marked, box.groups, box.lost)\nredis.call('SET'",
+            "box.marked, box.lost)\nredis.call('SET'",
+        ),
+        "clearing acks nothing": ("epoch, last))", "epoch, 0))"),
+    },
+    "mailboxes/ack": {
+        "read mail of a group is counted": ("redis.call('ZREMRANGEBYSCORE', box.groups, '-inf', id)", ""),
+        "the position moves back": ("if id <= (acked or 0) then", "if id == 0 then"),
+        "the position moves above the newest": ("math.min(cursor.id, last or 0)", "cursor.id"),
+    },
+    "mailboxes/send": {
+        "one mail too many is removed": (
+            "(replaced and 0 or 1) - max_length",
+            "(replaced and 1 or 2) - max_length",
+        ),
+        "replaced mail stays": ("remove(mailbox_at(KEYS), replaced)", ""),
+        "the count restarts": ("'^%[%d+,(%d+)') + 1", "'^%[%d+,(%d+)') * 0 + 2"),
+        "replacing frees no space": ("(replaced and 0 or 1)", "1"),
+        "request ids are ignored": ("if recorded then", "if false then"),
+    },
     "mailboxes/_mailbox": {
         "no limit of age": ("limits.age > 0 and now - limits.age or 0", "0"),
         "lost mail is not recorded": ("    record_lost(box, ids)\n", ""),
@@ -340,41 +349,6 @@ PLANTS: Plants = {
             "search_rank(low, low, function(rank)\n    return tonumber",
         ),
         "discarding keeps the group": ("  unmark(box, id, id)\n", "  redis.call('ZREM', box.marked, id)\n"),
-    },
-    "mailboxes/send": {
-        "one mail too many is removed": (
-            "(replaced and 0 or 1) - max_length",
-            "(replaced and 1 or 2) - max_length",
-        ),
-        "replaced mail stays": ("remove(mailbox_at(KEYS), replaced)", ""),
-        "the count restarts": ("'^%[%d+,(%d+)') + 1", "'^%[%d+,(%d+)') * 0 + 2"),
-        "replacing frees no space": ("(replaced and 0 or 1)", "1"),
-        "request ids are ignored": ("if recorded then", "if false then"),
-    },
-    "mailboxes/ack": {
-        "read mail of a group is counted": ("redis.call('ZREMRANGEBYSCORE', box.groups, '-inf', id)", ""),
-        "the position moves back": ("if id <= (acked or 0) then", "if id == 0 then"),
-        "the position moves above the newest": ("math.min(cursor.id, last or 0)", "cursor.id"),
-    },
-    "mailboxes/mark": {
-        "marking keeps the group": ("'', unpack(groups_of(marks, from, to))", "''"),
-        "expired mail can be marked": ("math.max(first, (acked or 0) + 1)", "(acked or 0) + 1"),
-    },
-    "mailboxes/clear": {
-        "clearing keeps groups": (
-            "box.marked, box.groups, box.lost)\nredis.call('SET'",
-            "box.marked, box.lost)\nredis.call('SET'",
-        ),
-        "clearing acks nothing": ("epoch, last))", "epoch, 0))"),
-    },
-    "mailboxes/fetch": {
-        "a page is too long": ("#entries == page_size or ", ""),
-        "read mail is unread": ("unread and 1 or 0", "1"),
-        "older pages repeat the last mail": (
-            "rank_of(box, id or math.huge)",
-            "rank_of(box, id and id + 1 or math.huge)",
-        ),
-        "the gap is reported too early": ("(newer or not more)", "true"),
     },
 }
 
