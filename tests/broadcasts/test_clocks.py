@@ -21,16 +21,16 @@ import pytest
 from django_redis_messaging import Broadcast, conf
 from django_redis_messaging.devserver.server import EmbeddedServer
 from tests.support.pytest_hooks import LONG
-from tests.support.workers import server, until
 
 from ..support.broadcast_processes import PATIENCE, TICK
 from ..support.faults import Connect
+from ..support.server import server, until
 
 #: the library that shifts a process's clock
 FAKETIME = next(iter(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1")), None)
 #: events of each of the publishers
 EACH = 5000 if LONG else 150
-PUBLISHERS, READERS = 8, 4
+PUBLISHERS, READERS = (8, 4) if LONG else (4, 2)
 SHIFTS = [-3600, 3600, 0, 1800]
 #: seconds between two kills of the server; for which events are kept
 PAUSE, RETENTION = 1.5, 5
@@ -46,7 +46,7 @@ Process = subprocess.Popen[str]
 
 
 @contextmanager
-def actors(url: str, cursor: str, roles: list[tuple[str, int, int]]) -> Iterator[list[tuple[str, Process]]]:
+def actors(url: str, cursor: str, roles: list[tuple[str, int, int]]) -> Iterator[list[Process]]:
     """Publishers and readers (role, number, events), each with its own clock."""
     started = []
     for role, number, count in roles:
@@ -61,11 +61,11 @@ def actors(url: str, cursor: str, roles: list[tuple[str, int, int]]) -> Iterator
             env={**os.environ, **shifted}, cwd=Path(__file__).parents[2],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
-        started.append((role, process))
+        started.append(process)
     try:
         yield started
     finally:
-        for _, process in started:
+        for process in started:
             if process.poll() is None:
                 process.kill()
             process.communicate()
@@ -77,14 +77,13 @@ def clock_of(process: Process) -> float:
     return float(json.loads(process.stdout.readline())["clock"])
 
 
-def begin(process: Process) -> None:
-    assert process.stdin is not None
-    process.stdin.write("\n")
-    process.stdin.flush()
-
-
-def result(process: Process) -> Any:
-    return json.loads(process.communicate(timeout=2 * PATIENCE)[0])
+def results(processes: list[Process]) -> list[Any]:
+    """Let them start together; what each of them has done."""
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write("\n")
+        process.stdin.flush()
+    return [json.loads(process.communicate(timeout=2 * PATIENCE)[0]) for process in processes]
 
 
 @contextmanager
@@ -123,10 +122,9 @@ def test_also_while_the_server_is_killed(fragile: EmbeddedServer, connect: Conne
     until(lambda: not any(server().exists(key) for key in Broadcast("chaos")._keys.buckets))
     Broadcast("chaos").publish("late")
     with actors(stage.url, cursor, [("read", number, 1) for number in range(READERS)]) as started:
-        for _, process in started:
+        for process in started:
             clock_of(process)
-            begin(process)
-        for said in [result(process) for _, process in started]:
+        for said in results(started):
             assert said["missed"]
             assert [payload for _, payload in said["seen"]] == ["late"]
 
@@ -135,13 +133,10 @@ def each_gets_everything(url: str, cursor: str) -> None:
     roles = [("publish", number, EACH) for number in range(PUBLISHERS)]
     roles += [("read", number, EACH * PUBLISHERS) for number in range(READERS)]
     with actors(url, cursor, roles) as started:
-        shifts = [round((clock_of(process) - time.time()) / 600) * 600 for _, process in started]
+        shifts = [round((clock_of(process) - time.time()) / 600) * 600 for process in started]
         assert shifts == [SHIFTS[number % 4] for _, number, _ in roles]
-        for _, process in started:
-            begin(process)
-        done = [(role, result(process)) for role, process in started]
-    ids = [found for role, said in done if role == "publish" for found in said]
-    check([said for role, said in done if role == "read"], ids)
+        done = results(started)
+    check(done[PUBLISHERS:], [found for ids in done[:PUBLISHERS] for found in ids])
 
 
 def check(readers: list[Any], ids: list[int]) -> None:

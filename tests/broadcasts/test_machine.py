@@ -1,26 +1,23 @@
-"""Compares Broadcast with a model, blocking and async; and checks that the machine finds planted bugs."""
+"""Compares Broadcast with a model, while the server loses data; and checks that the machine finds planted
+bugs."""
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterator
-from typing import Any
-from unittest import mock
 
-import pytest
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import precondition, rule
 
-from django_redis_messaging import Broadcast, conf
-from django_redis_messaging.core import clients
+from django_redis_messaging import Batch, Broadcast
 
-from ..support.server import get_redis_connection
-from ..support.state_machines import PROFILE, MachineTests, Plants
+from ..support.server import reply_to, steps
+from ..support.state_machines import Machine, MachineTests, Plants, one
 
 MAX_LENGTH = 16
-_runs = itertools.count()
+#: pages that suffice for each call
+MAX_PAGES = 20
+numbers = st.integers(0, 5)
 
 
 @dataclasses.dataclass
@@ -51,18 +48,13 @@ class Model:
         return [event for event in self.events if event[0] >= least]
 
 
-class ChannelMachine(RuleBasedStateMachine):
+class ChannelMachine(Machine):
     """One channel, its publishers and readers, and a server that loses data."""
-
-    world: Any = staticmethod(lambda function, *args, **options: function(*args, **options))
 
     def __init__(self) -> None:
         super().__init__()
-        changed = dataclasses.replace(conf.current(), BROADCAST_MAX_LENGTH=MAX_LENGTH)
-        self.limits = mock.patch.object(conf, "current", return_value=changed)
-        self.limits.start()
-        self.channel = Broadcast(f"c {next(_runs)}")
-        self.client: Any = get_redis_connection(conf.alias())
+        self.change_settings(BROADCAST_MAX_LENGTH=MAX_LENGTH)
+        self.channel = Broadcast(self.name)
         self.model = Model()
         self.histories = itertools.count(1)
         self.history = 0
@@ -74,21 +66,15 @@ class ChannelMachine(RuleBasedStateMachine):
         self.saved: tuple[dict[bytes, bytes], Model, dict[str, int], int] | None = None
         self.join()
 
-    def teardown(self) -> None:
-        self.limits.stop()
-
-    def do(self, verb: str, *args: Any, **options: Any) -> Any:
-        return type(self).world(self.channel, verb, *args, **options)
-
     @rule()
     def join(self) -> None:
-        cursor = self.do("cursor")
+        cursor = self.channel.cursor()
         self.readers.append(Reader(cursor, self.model.epoch, self.model.last, self.history))
 
     @rule(request=st.sampled_from([None, None, None, "r1", "r2"]))
     def publish(self, request: str | None) -> None:
         payload = next(self.payloads)
-        found = self.do("publish", payload, request_id=request)
+        found = self.channel.publish(payload, request_id=request)
         if request in self.requests:
             assert found.id == self.requests[request]
             return
@@ -102,10 +88,10 @@ class ChannelMachine(RuleBasedStateMachine):
         for _ in range(many):
             self.publish(None)
 
-    @rule(at=st.integers(0, 5), limit=st.sampled_from([1, 2, 3, 1000]))
+    @rule(at=numbers, limit=st.sampled_from([1, 2, 3, 1000]))
     def read(self, at: int, limit: int) -> None:
-        reader = self.readers[at % len(self.readers)]
-        batch = self.do("fetch", reader.cursor, limit=limit)
+        reader = one(self.readers, at)
+        batch = self.fetch(reader.cursor, limit)
         if reader.epoch == self.model.epoch and not self.knows(reader):
             self.model.epoch = -next(self.histories)  # all readers must notice
         other = reader.epoch != self.model.epoch
@@ -118,6 +104,17 @@ class ChannelMachine(RuleBasedStateMachine):
         assert [(event.id, event.payload) for event in batch.events] == [event[:2] for event in expected]
         reader.cursor, reader.epoch, reader.history = batch.cursor, self.model.epoch, self.history
         reader.position = expected[-1][0] if expected else self.model.last
+
+    def fetch(self, cursor: str, limit: int) -> Batch:
+        """Read; raises TimeoutError if the call doesn't terminate."""
+        body = steps(self.channel.fetch, cursor, limit=limit)
+        step = next(body)
+        try:
+            for _ in range(MAX_PAGES):
+                step = body.send(reply_to(step))
+        except StopIteration as end:
+            return end.value
+        raise TimeoutError("the call does not terminate")
 
     def knows(self, reader: Reader) -> bool:
         """Whether the channel verifiably still has the event that the reader read last."""
@@ -163,7 +160,7 @@ class ChannelMachine(RuleBasedStateMachine):
         self.history = next(self.histories)
         self.parents[self.history] = (history, self.model.last)
 
-    @rule(lost=st.integers(1, 3), others=st.integers(0, 4), at=st.integers(0, 5))
+    @rule(lost=st.integers(1, 3), others=st.integers(0, 4), at=numbers)
     def lose(self, lost: int, others: int, at: int) -> None:
         """Lose events that were read, and use their ids for others."""
         self.save()
@@ -195,26 +192,6 @@ class ChannelMachine(RuleBasedStateMachine):
             self.client.delete(key)
 
 
-def blocking(channel: Broadcast, verb: str, *args: Any, **options: Any) -> Any:
-    return getattr(channel, verb)(*args, **options)
-
-
-@pytest.fixture
-def awaiting() -> Iterator[Callable[..., Any]]:
-    """The async versions, on one event loop."""
-    with asyncio.Runner() as runner:
-
-        def do(channel: Broadcast, verb: str, *args: Any, **options: Any) -> Any:
-            return runner.run(getattr(channel, f"a{verb}")(*args, **options))
-
-        yield do
-        runner.run(clients.aclose())
-
-
-def machine(form: Callable[..., Any]) -> type[ChannelMachine]:
-    return type("Machine", (ChannelMachine,), {"world": staticmethod(form)})
-
-
 PLANTS: Plants = {
     "broadcasts/publish": {
         "stamps are not chained": ("us .. ',' .. active", "us .. ',' .. us"),
@@ -238,30 +215,7 @@ PLANTS: Plants = {
 }
 
 
-def patient(channel: Broadcast, verb: str, *args: Any, **options: Any) -> Any:
-    """As `blocking`, but raises if a call doesn't terminate."""
-    asked = itertools.count()
-    page = Broadcast._page
-
-    def counted(self: Broadcast, *words: Any) -> Any:
-        body = page(self, *words)
-        step = next(body)
-        while True:
-            if next(asked) > 20:
-                raise TimeoutError("the call does not terminate")
-            try:
-                step = body.send((yield step))
-            except StopIteration as end:
-                return end.value
-
-    with mock.patch.object(Broadcast, "_page", counted):
-        return blocking(channel, verb, *args, **options)
-
-
 class TestMachine(MachineTests):
-    machine = machine(patient)
+    machine = ChannelMachine
     plants = PLANTS
     errors = (TimeoutError,)
-
-    def test_awaiting(self, awaiting: Callable[..., Any]) -> None:
-        run_state_machine_as_test(machine(awaiting), settings=PROFILE)

@@ -62,42 +62,30 @@ def node(calls: list[Any], **options: Any) -> list[Any]:
     return list(json.loads(done.stdout))
 
 
+def payloads(channel: str) -> list[Any]:
+    return [event.payload for event in Broadcast(channel).fetch().events]
+
+
 def test_events_are_in_order_with_those_of_python() -> None:
+    """Also after repeats, refusals, and a broken connection."""
     channel = Broadcast("news {of}: ü%\u3000x")
-    start = channel.cursor()
     first = channel.publish("python")
+    server().hset(Broadcast("broken")._keys.head, "a", "b")
     payload = {"ü": [1, None, "\U0001f600"], "empty": []}
-    [result] = node([[channel.channel, payload]])
-    last = channel.publish("python again")
-    events = channel.fetch(start).events
-    assert [event.payload for event in events] == ["python", payload, "python again"]
-    assert [event.id for event in events] == [first.id, result["id"], last.id] == [1, 2, 3]
+    [result, *repeats, refused, one, cut, last] = node([
+        [channel.channel, payload], ["news", "x", {"requestId": "r"}], ["news", "x", {"requestId": "r"}],
+        ["broken", "x"], ["cut", 1], ["cut", 2, {"cut": True}], ["cut", 3],
+    ])  # fmt: skip
+    events = [first, channel.fetch().events[1], channel.publish("python again")]
+    assert channel.fetch().events == events
+    assert [(event.id, event.payload) for event in events][1] == (result["id"], payload) == (2, payload)
     assert result["publishedAt"][:22] == events[1].published_at.isoformat()[:22]
-
-
-def test_a_repeat_publishes_nothing() -> None:
-    calls = [["news", "x", {"requestId": "r"}]] * 2
-    first, second = node(calls)
-    assert first == second
+    assert repeats[0] == repeats[1]
     assert Broadcast("news").publish("x", request_id="r").id == 1
-    assert len(Broadcast("news").fetch().events) == 1
-
-
-def test_other_settings(settings: Settings) -> None:
-    change(settings, BROADCAST_BUCKET=1, BROADCAST_RETENTION=250, BROADCAST_MAX_LENGTH=3)
-    node([["news", number] for number in range(10)], bucket=1000, retention=250_000, maxLength=3)
-    channel = Broadcast("news")
-    assert [event.payload for event in channel.fetch().events] == [7, 8, 9]
-    lists = [key for key in all_keys() if server().type(key) == b"list"]
-    assert set(lists) <= set(channel._keys.buckets)
-    assert sum(map(server().llen, lists)) == 3
-    assert all(server().pttl(key) > 0 for key in all_keys())
-
-
-def test_payload_too_large() -> None:
-    results = node([["news", "x" * 9], ["news", "ok"]], maxBytes=8)
-    assert results[0] == "The payload has more than 8 bytes."
-    assert [event.payload for event in Broadcast("news").fetch().events] == ["ok"]
+    assert payloads("news") == ["x"]
+    assert refused.startswith("WRONGTYPE")
+    assert (one["id"], last["id"], isinstance(cut, str)) == (1, 2, True)
+    assert payloads("cut") == [1, 3]
 
 
 def test_invalid_names() -> None:
@@ -108,26 +96,19 @@ def test_invalid_names() -> None:
     assert all_keys() == []
 
 
-def test_reconnects_after_a_broken_connection() -> None:
-    first, cut, last = node([["news", 1], ["news", 2, {"cut": True}], ["news", 3]])
-    assert (first["id"], last["id"]) == (1, 2)
-    assert isinstance(cut, str)
-    assert [event.payload for event in Broadcast("news").fetch().events] == [1, 3]
-
-
-def test_an_event_is_published_even_if_trimming_fails(settings: Settings) -> None:
-    change(settings, BROADCAST_BUCKET=1, BROADCAST_RETENTION=250)
-    channel = Broadcast("news")
+def test_other_settings(settings: Settings) -> None:
+    change(settings, BROADCAST_BUCKET=1, BROADCAST_RETENTION=250, BROADCAST_MAX_LENGTH=3)
+    untrimmed = Broadcast("untrimmed")
     for number in range(4):
-        channel.publish(number)
-    oldest = next(key for key in channel._keys.buckets if not server().exists(key))
-    server().set(oldest, "another type")
-    [result] = node([["news", 4]], bucket=1000, retention=250_000, maxLength=3)
-    assert result["id"] == 5
-
-
-def test_refusals_are_errors() -> None:
-    channel = Broadcast("news")
-    server().hset(channel._keys.head, "a", "b")
-    [result] = node([["news", "x"]])
-    assert result.startswith("WRONGTYPE")
+        untrimmed.publish(number)
+    oldest = next(key for key in untrimmed._keys.buckets if not server().exists(key))
+    server().set(oldest, "another type", px=60_000)
+    calls = [*(["news", number] for number in range(10)), ["news", "x" * 9], ["untrimmed", 4]]
+    *_, large, last = node(calls, bucket=1000, retention=250_000, maxLength=3, maxBytes=8)
+    assert large == "The payload has more than 8 bytes."
+    assert last["id"] == 5, "published, although trimming fails"
+    assert payloads("news") == [7, 8, 9]
+    lists = [key for key in Broadcast("news")._keys.buckets if server().exists(key)]
+    assert {server().type(key) for key in lists} == {b"list"}
+    assert sum(map(server().llen, lists)) == 3
+    assert all(server().pttl(key) > 0 for key in all_keys())
