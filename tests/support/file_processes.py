@@ -22,10 +22,10 @@ from . import child_processes
 def publish(
     stage: child_processes.Stage,
     channel: str,
+    lease: float,
     folder: str,
     consumers: Sequence[str] | int,
     limit: int,
-    lease: float,
 ) -> None:
     """Publish all files of a folder, and wait until the consumers have acked them."""
     child_processes.enter(stage, threading.Barrier(1))
@@ -33,7 +33,7 @@ def publish(
 
 
 def consume(
-    stage: child_processes.Stage, channel: str, name: str, log: str, lease: float, work: float, count: bool
+    stage: child_processes.Stage, channel: str, lease: float, name: str, log: str, work: float, count: bool
 ) -> None:
     """Append id, name and SHA-256 of each file to a log, before the ack; then 'end'. `work`: seconds that a
     block takes; `count`: also count the requests by day and address."""
@@ -80,11 +80,10 @@ def generate_logs(folder: Path, total: int, size: int) -> Counter[tuple[str, str
     while written < total:
         head = b"%d.%s\n" % (number, chance.randbytes(8).hex().encode())
         used = len(lines) if number % 3 == 0 else chance.randrange(len(lines) // 2, len(lines))
-        if number % 3:
-            path, content = folder / f"{number:05d}.log", head + b"".join(lines[:used])
-        else:  # two members
-            path, content = folder / f"{number:05d}.log.gz", gzip.compress(head) + packed
-        path.write_bytes(content)
+        content = head + b"".join(lines[:used])
+        if number % 3 == 0:  # two members
+            content = gzip.compress(head) + packed
+        (folder / f"{number:05d}.log{'' if number % 3 else '.gz'}").write_bytes(content)
         lengths[used] += 1
         number, written = number + 1, written + len(content)
     found: Counter[tuple[str, str]] = Counter()
