@@ -5,9 +5,9 @@ from __future__ import annotations
 import gzip
 import os
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import aclosing, closing, contextmanager, nullcontext
+from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -31,9 +31,10 @@ from django_redis_messaging import (
 )
 from django_redis_messaging.services.files import channel as file_steps
 from django_redis_messaging.services.files import publishing
-from django_redis_messaging.services.files.keys import FileChannelKeys, FileKeys, file_name
+from django_redis_messaging.services.files.keys import FileKeys, file_name
 
 from ..conftest import Call
+from ..support.file_channels import block_keys, each, first, keys, received, reserved_bytes, stored_bytes
 from ..support.server import all_keys, change, server, until
 
 pytestmark = pytest.mark.usefixtures("closing")
@@ -71,50 +72,9 @@ def write(folder: Path, *sizes: int) -> Path:
     return folder
 
 
-def keys() -> FileChannelKeys:
-    return FileChannelKeys(conf.prefix(), "logs")
-
-
 def channel_keys() -> list[str]:
     """The keys of channels and files, without those of leases, which expire by themselves."""
     return [key for key in all_keys() if "{lease:" not in key]
-
-
-def block_keys() -> list[str]:
-    return [key for key in all_keys() if "{file:" in key]
-
-
-def stored_bytes() -> int:
-    """Bytes of all blocks in Redis."""
-    return sum(len(block) for key in block_keys() for block in server().hvals(key))
-
-
-def reserved_bytes() -> int:
-    return int(server().hget(keys().state, "used") or 0)
-
-
-def received(channel: FileChannel, consumer: str, count: int = 0, **options: Any) -> list[tuple[str, bytes]]:
-    """The names and contents of files that a consumer gets: of so many, or until the end of the channel."""
-    found = []
-    with closing(channel.consume(consumer, **options)) as files:
-        for file in files:
-            found.append((file.name, b"".join(file.blocks())))
-            file.ack()
-            if len(found) == count:
-                break
-    return found
-
-
-async def each(style: str, channel: FileChannel, consumer: str) -> AsyncIterator[File]:
-    """The files of a consumer, in either form."""
-    if style == "blocking":
-        with closing(channel.consume(consumer)) as files:
-            for file in files:
-                yield file
-    else:
-        async with aclosing(channel.aconsume(consumer)) as afiles:
-            async for file in afiles:
-                yield file
 
 
 async def listed(style: str, file: File, method: str, *args: Any) -> list[Any]:
@@ -124,17 +84,11 @@ async def listed(style: str, file: File, method: str, *args: Any) -> list[Any]:
     return [item async for item in getattr(file, f"a{method}")(*args)]
 
 
-def first(channel: FileChannel, consumer: str) -> File:
-    """The first file of a consumer, whose process then ends without an ack."""
-    with closing(channel.consume(consumer)) as files:
-        return next(files)
-
-
 @contextmanager
-def consumers(channel: FileChannel, *names: str, **options: Any) -> Iterator[list[Future[Any]]]:
+def consumers(channel: FileChannel, *names: str) -> Iterator[list[Future[Any]]]:
     """Each of them receives all files, in a thread."""
     with ThreadPoolExecutor(len(names)) as pool:
-        futures = [pool.submit(received, channel, name, **options) for name in names]
+        futures = [pool.submit(received, channel, name) for name in names]
         until(lambda: all(any(name in key for key in all_keys()) for name in names))
         yield futures
 
@@ -328,19 +282,6 @@ class TestSpace:
         assert [len(content) for _, content in ann.result()] == sizes
         assert 900 <= max(seen) <= 1000
 
-    def test_the_number_of_files_is_limited(
-        self, channel: FileChannel, tmp_path: Path, settings: Any
-    ) -> None:
-        change(settings, FILES_MAX_WAITING=2)
-        waits: list[int] = []
-        with consumers(channel, "ann") as [ann]:
-            channel.publish(
-                write(tmp_path / "files", 0, 0, 0), consumers=["ann"], final=True,
-                on_progress=lambda _: waits.append(server().zcard(keys().files)),
-            )  # fmt: skip
-        assert len(ann.result()) == 3
-        assert max(waits) <= 2
-
     def test_publishers_and_consumers_wait_and_are_woken(
         self, channel: FileChannel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -476,9 +417,11 @@ class TestConsuming:
     def test_stop_ends_waiting_consumers(self, channel: FileChannel, logs: Path) -> None:
         """For files, or for the lease of another process; that of a publisher, too."""
         stop = threading.Event()
-        with consumers(channel, "ann", stop=stop) as [ann]:
+        with ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(list, channel.consume("ann", stop=stop))
+            until(all_keys)
             stop.set()
-        assert ann.result() == []
+            assert waiting.result() == []
         channel.publish(logs, consumers=["ann"])
         with closing(channel.consume("ann")) as files:
             next(files)
@@ -556,8 +499,7 @@ class TestVanishedConsumers:
         channel.publish(logs / "a.log", consumers=2)
         received(channel, "ann", 1)
         assert len(block_keys()) == 1
-        assert (channel.release(None), channel.release(None)) == (True, False)
-        assert block_keys() == []
+        assert (channel.release(None), channel.release(None), block_keys()) == (True, False, [])
 
     def test_the_statistics_name_them(self, channel: FileChannel, logs: Path) -> None:
         channel.publish(logs, consumers=["ann", "bob"], max_bytes=1000)

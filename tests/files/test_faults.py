@@ -36,6 +36,7 @@ from tests.support.proxy import LossyProxy
 
 from ..conftest import Call
 from ..support.faults import GENEROUS, SHARE, Connect
+from ..support.file_channels import block_keys, each, first, keys, reserved_bytes, stored_bytes
 from ..support.processes import forked
 from ..support.server import all_keys, change, finish, reply_to, server, server_ms, steps, until
 
@@ -69,26 +70,8 @@ def channel(messaging_alias: str, settings: Any, messaging: dict[str, Any]) -> F
     return FileChannel("logs")
 
 
-def block_keys() -> list[str]:
-    return [key for key in all_keys() if "{file:" in key]
-
-
 def channel_keys() -> list[str]:
-    return [key for key in all_keys() if key.startswith(FileChannelKeys(conf.prefix(), "logs").tag)]
-
-
-def stored_bytes() -> int:
-    return sum(len(block) for key in block_keys() for block in server().hvals(key))
-
-
-def reserved_bytes() -> int:
-    return int(server().hget(FileChannelKeys(conf.prefix(), "logs").state, "used") or 0)
-
-
-def first(channel: FileChannel, **options: Any) -> File:
-    """The first file of ann, whose process then ends without an ack."""
-    with closing(channel.consume("ann", **options)) as files:
-        return next(files)
+    return [key for key in all_keys() if key.startswith(keys().tag)]
 
 
 def publishing(
@@ -299,20 +282,14 @@ class TestLostReplies:
             (tmp_path / name).write_bytes(content)
         return tmp_path
 
-    async def consume(self, channel: FileChannel, call_style: str) -> list[tuple[str, bytes]]:
+    async def consume(self, channel: FileChannel, call: Call, style: str) -> list[tuple[str, bytes]]:
         """Receive and ack all files."""
         found = []
-        if call_style == "blocking":
-            for file in channel.consume("ann"):
-                found.append((file.name, b"".join(file.blocks())))
-                file.ack()
-                if len(found) == len(CONTENTS):
-                    break
-            return found
-        async with aclosing(channel.aconsume("ann")) as files:
+        async with aclosing(each(style, channel, "ann")) as files:
             async for file in files:
-                found.append((file.name, b"".join([block async for block in file.ablocks()])))
-                await file.aack()
+                blocks = file.blocks() if style == "blocking" else [block async for block in file.ablocks()]
+                found.append((file.name, b"".join(blocks)))
+                await call(file, "ack")
                 if len(found) == len(CONTENTS):
                     break
         return found
@@ -323,15 +300,15 @@ class TestLostReplies:
         """Publish, consume, and end a channel."""
         report = Report(files=3, bytes=253, skipped=0, completed=True)
         assert await call(channel, "publish", logs, consumers=["ann", "bob"], max_bytes=253) == report
-        assert await self.consume(channel, call_style) == [*CONTENTS.items()]
+        assert await self.consume(channel, call, call_style) == [*CONTENTS.items()]
         await call(channel, "release", "bob")
         assert (await call(channel, "stats")).bytes == 0
         report = Report(files=0, bytes=0, skipped=3, completed=True)
         assert await call(channel, "publish", logs, consumers=["ann"], max_bytes=253, final=True) == report
-        assert await self.consume(channel, call_style) == []
+        assert await self.consume(channel, call, call_style) == []
         with lasting.client() as client:
-            for keys in (FileChannelKeys, FileKeys):
-                tag = keys(conf.prefix(), channel.channel).tag[:-1]
+            for kind in (FileChannelKeys, FileKeys):
+                tag = kind(conf.prefix(), channel.channel).tag[:-1]
                 assert not any(client.scan_iter(f"{tag}*", count=1000))
 
     async def test_they_change_nothing(
