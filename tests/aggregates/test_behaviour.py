@@ -168,15 +168,6 @@ class TestMalformedLines:
         assert visits.add_file(Lines([b"d \xff"], 3), parse) == added(1, 1)
         assert visits.periods() == []
 
-    def test_they_are_counted_once(self, visits: Aggregator) -> None:
-        lines = [b"?", *MANY[:600], b"?", *MANY]
-        with pytest.raises(KeyboardInterrupt):
-            visits.add_file(Lines(lines), failing(1100))
-        assert visits.malformed() == 2
-        visits.add_file(Lines(lines), parse)
-        visits.add_file(Lines(lines), parse)
-        assert visits.malformed() == 2
-
     @pytest.mark.parametrize("result", ["ab", ("d", 1), [("d", "k", 1)], 7, ("d", "k", "x"), [["d", "k"]]])
     def test_another_type_is_an_error(self, visits: Aggregator, result: Any) -> None:
         results = iter([("d", "k"), result])

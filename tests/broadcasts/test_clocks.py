@@ -113,6 +113,7 @@ def test_each_reader_gets_exactly_what_was_published(lasting: EmbeddedServer, co
 
 
 @pytest.mark.long
+@pytest.mark.timeout(4 * PATIENCE)
 def test_also_while_the_server_is_killed(fragile: EmbeddedServer, connect: Connect) -> None:
     stage = connect(fragile, BROADCAST_BUCKET=0.05, BROADCAST_RETENTION=RETENTION)
     cursor = Broadcast("chaos").cursor()

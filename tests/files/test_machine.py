@@ -249,7 +249,7 @@ class Process:
     name: str
     fence: int
     body: Generator[Any, Any, Any]
-    step: Any = None
+    step: Any
     result: Any = None
     #: whether its next step must be a wait
     must_wait: bool = False
@@ -349,16 +349,14 @@ class FilesMachine(Machine):
     def ack_any_file(self, name: str, at: int) -> None:
         """A consumer acks a file, of which it may be the turn or not, or a second time."""
         file_id = self.model.announced[-1 - at % len(self.model.announced)]
-        session = Session(name)
-        session.fence = next(self.fences)
-        self.run(Process(name, 0, steps(self.channel._ack, session, file_id)))
+        self.run(name, steps(self.channel._ack, self.session(name), file_id))
 
     # Operators
 
     @rule(name=st.sampled_from([*NAMES, ""]), again=st.booleans(), sure=st.integers(0, 2))
     def release(self, name: str, again: bool, sure: int) -> None:
         if sure == 0:
-            self.run(Process(name, 0, steps(self.channel.release, name or None)), again=again and bool(name))
+            self.run(name, steps(self.channel.release, name or None), again=again and bool(name))
 
     # Invariants
 
@@ -398,20 +396,22 @@ class FilesMachine(Machine):
     # Helpers
 
     def start_publisher(self, paths: list[Path], final: bool) -> Process:
-        run = Publication(paths, self.consumers, self.limit, final, None, None)
-        fence = next(self.fences)
-        process = Process("", fence, publishing(self.channel, run, fence))
-        process.step = next(process.body)
-        self.publishers.append(process)
-        return process
+        run, fence = Publication(paths, self.consumers, self.limit, final, None, None), next(self.fences)
+        return self.start(self.publishers, "", fence, publishing(self.channel, run, fence))
 
     def start_reader(self, name: str) -> Process:
+        session = self.session(name)
+        return self.start(self.readers, name, session.fence, self.consuming(session))
+
+    def start(self, processes: list[Process], name: str, fence: int, body: Any) -> Process:
+        process = Process(name, fence, body, next(body))
+        processes.append(process)
+        return process
+
+    def session(self, name: str) -> Session:
         session = Session(name)
         session.fence = next(self.fences)
-        process = Process(name, session.fence, self.consuming(session))
-        process.step = next(process.body)
-        self.readers.append(process)
-        return process
+        return session
 
     def consuming(self, session: Session) -> Generator[Any, Any, str]:
         """The steps of `consume` with a loop that reads and acks each file."""
@@ -432,9 +432,9 @@ class FilesMachine(Machine):
             if not self.go_on(process, again=again and not left) or isinstance(process.step, Listen):
                 break
 
-    def run(self, process: Process, *, again: bool = False) -> None:
+    def run(self, name: str, body: Any, *, again: bool = False) -> None:
         """Run a call from its beginning to its end; with `again`, the reply to its first step is lost."""
-        process.step = next(process.body)
+        process = Process(name, 0, body, next(body))
         while self.go_on(process, again=again):
             again = False
 

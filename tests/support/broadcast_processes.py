@@ -15,7 +15,7 @@ from typing import Any
 from django.conf import settings
 
 #: seconds until a reader gives up
-PATIENCE = 60.0
+PATIENCE = 180.0
 #: a payload that all publish from time to time: events with equal payloads are distinct
 TICK = "tick"
 
