@@ -15,6 +15,7 @@ from django_redis_messaging import Chat, MessagingError, conf, live
 from django_redis_messaging.core import clients
 from django_redis_messaging.core.testruns import Prefix
 from django_redis_messaging.devserver.server import EmbeddedServer
+from django_redis_messaging.services.live import hints
 from tests.support.clusters import Cluster
 from tests.support.sentinels import Sentinels
 
@@ -93,7 +94,10 @@ async def test_a_server_that_restarts(settings: Settings) -> None:
             await survives(restart)
 
 
-async def test_a_server_that_freezes(settings: Settings, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_server_that_freezes(
+    settings: Settings, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hints, "PING_INTERVAL", 0.5)
     with EmbeddedServer() as server:
         async with using(settings, LOCATION=server.url):
 

@@ -287,6 +287,7 @@ async def test_everything_is_read_again_after_hints_were_lost(
 
 async def test_without_hints_changes_are_found(closing: None, monkeypatch: pytest.MonkeyPatch) -> None:
     chat = await Chat.acreate("ann", ["bob"], "One")
+    monkeypatch.setattr(polling, "INTERVAL", 0.2)
     monkeypatch.setattr(hub_of()._hints, "_receive", lambda hint: None)
     async with following("bob", rooms=[chat.id]) as reader:
         await reader.until(live.RoomChanged)

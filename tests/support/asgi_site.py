@@ -20,12 +20,16 @@ from django.contrib.staticfiles.handlers import ASGIStaticFilesHandler
 from django.core.asgi import get_asgi_application
 from django.test import Client
 
+from django_redis_messaging.core.encoding import current_prefix
 from django_redis_messaging.services.live import hub
+
+from .people import Member, user_of
 
 
 def open_hubs() -> list[tuple[asyncio.AbstractEventLoop, hub.Hub]]:
-    """The hubs of this process, with their event loops."""
-    return [(loop, one) for loop, one in hub._hubs.values() if not loop.is_closed()]
+    """The hubs of this test in this process, with their event loops."""
+    prefix = current_prefix()
+    return [found for (_, of, _), found in hub._hubs.items() if of == prefix and not found[0].is_closed()]
 
 
 class Site:
@@ -53,6 +57,10 @@ class Site:
     def streams(self) -> int:
         """The number of open streams."""
         return sum(one.number_of_streams for _, one in open_hubs())
+
+    @property
+    def is_running(self) -> bool:
+        return self._thread.is_alive()
 
     def stop(self) -> None:
         self._server.should_exit = True
@@ -139,7 +147,7 @@ class EventSource:
     def __init__(
         self,
         site: Site | int,
-        user: User | None,
+        user: User | Member | None,
         /,
         *,
         last_id: str = "",
@@ -148,7 +156,7 @@ class EventSource:
     ) -> None:
         client = Client()
         if user is not None:
-            client.force_login(user)
+            client.force_login(user_of(user))
         self.session = client
         cookies = "; ".join(f"{name}={morsel.value}" for name, morsel in client.cookies.items())
         headers = {"Accept": "text/event-stream", "Cookie": cookies, **(headers or {})}

@@ -1,4 +1,4 @@
-"""A site for the servers of test_live_servers.py: the pages alone, for the user that a header names."""
+"""A site for the servers of test_live_faults.py: the pages alone, for the user that a header names."""
 
 from __future__ import annotations
 

@@ -7,18 +7,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from django.contrib.auth.models import User
-from django.urls import reverse
 from playwright.sync_api import Page, Route, expect
 
-from django_redis_messaging import Chat, notify
-from django_redis_messaging.services.directories.recent import RecentContacts
-from django_redis_messaging.services.users.privacy import Blocks
+from django_redis_messaging import Blocks, Chat, RecentContacts, notify
 from django_redis_messaging.web.digest_mailing import unsubscribe_token
 
-#: resolves once all modules of the page have run
-MODULES = (
-    "Promise.all([...document.scripts].filter(one => one.type === 'module').map(one => import(one.src)))"
-)
+from .browser import open_menu, open_page
+
 #: stores what another user of the browser has typed and not sent
 KEEP = "localStorage.setItem('drm:other:draft:1', JSON.stringify({ text: 'Kept', at: Date.now() }))"
 
@@ -85,39 +80,33 @@ def state(function: State) -> State:
     return function
 
 
-def visit_page(page: Page, name: str, *args: str, query: str = "") -> None:
-    page.goto(reverse(f"messaging:{name}", args=args) + query)
-    page.evaluate(MODULES)
-
-
 @state
 def chats(page: Page, world: World) -> None:
-    visit_page(page, "chats")
+    open_page(page, "chats")
 
 
 @state
 def chats_filtered(page: Page, world: World) -> None:
-    visit_page(page, "chats")
+    open_page(page, "chats")
     page.get_by_label("Filter chats").fill("tour")
 
 
 @state
 def room(page: Page, world: World) -> None:
-    visit_page(page, "room", world.crew.id)
+    open_page(page, "room", world.crew.id)
     expect(page.locator("#m7")).to_be_in_viewport()
 
 
 @state
 def room_unread(page: Page, world: World) -> None:
-    visit_page(page, "room", world.unread.id)
+    open_page(page, "room", world.unread.id)
     expect(page.locator("#drm-unread")).to_be_in_viewport()
 
 
 @state
 def room_menu(page: Page, world: World) -> None:
     room(page, world)
-    page.locator("#m6").hover()
-    page.locator("#m6 .drm-dots").click()
+    open_menu(page, 6)
 
 
 @state
@@ -167,7 +156,7 @@ def room_completing(page: Page, world: World) -> None:
 
 @state
 def room_direct(page: Page, world: World) -> None:
-    visit_page(page, "room", world.direct.id)
+    open_page(page, "room", world.direct.id)
     expect(page.locator("#m1")).to_be_in_viewport()
 
 
@@ -209,36 +198,36 @@ def send(page: Page, world: World, answer: Callable[[Route], None]) -> None:
 
 @state
 def search(page: Page, world: World) -> None:
-    visit_page(page, "search", world.crew.id, query="?q=o")
+    open_page(page, "search", world.crew.id, query="?q=o")
 
 
 @state
 def details(page: Page, world: World) -> None:
-    visit_page(page, "details", world.crew.id)
+    open_page(page, "details", world.crew.id)
 
 
 @state
 def add(page: Page, world: World) -> None:
-    visit_page(page, "add", world.crew.id)
+    open_page(page, "add", world.crew.id)
 
 
 @state
 def new(page: Page, world: World) -> None:
-    visit_page(page, "new", query=f"?to={world.bob.pk}")
+    open_page(page, "new", query=f"?to={world.bob.pk}")
     page.get_by_role("combobox").press_sequentially("ca")
     expect(page.get_by_role("option").first).to_be_visible()
 
 
 @state
 def new_nobody(page: Page, world: World) -> None:
-    visit_page(page, "new")
+    open_page(page, "new")
     page.get_by_role("combobox").press_sequentially("zzz")
     expect(page.locator(".drm-options.drm-note")).to_be_visible()
 
 
 @state
 def new_unclear(page: Page, world: World) -> None:
-    visit_page(page, "new")
+    open_page(page, "new")
     page.get_by_role("combobox").press_sequentially("l")  # Lindqvist and Lundgren
     page.get_by_role("button", name="Start chat").click()
     expect(page.locator(".drm-picker .drm-error")).to_contain_text("Several people")
@@ -246,7 +235,7 @@ def new_unclear(page: Page, world: World) -> None:
 
 @state
 def new_refused(page: Page, world: World) -> None:
-    visit_page(page, "new")
+    open_page(page, "new")
     page.get_by_label("First message").fill("My words")
     page.get_by_role("button", name="Start chat").click()
     expect(page.get_by_role("alert")).to_be_visible()
@@ -254,34 +243,34 @@ def new_refused(page: Page, world: World) -> None:
 
 @state
 def contacts(page: Page, world: World) -> None:
-    visit_page(page, "contacts", query="?q=b")
+    open_page(page, "contacts", query="?q=b")
 
 
 @state
 def person(page: Page, world: World) -> None:
-    visit_page(page, "person", query=f"?id={world.bob.pk}&chat={world.crew.id}")
+    open_page(page, "person", query=f"?id={world.bob.pk}&chat={world.crew.id}")
 
 
 @state
 def blocks(page: Page, world: World) -> None:
-    visit_page(page, "blocks")
+    open_page(page, "blocks")
 
 
 @state
 def unsubscribe(page: Page, world: World) -> None:
-    visit_page(page, "unsubscribe", unsubscribe_token(str(world.alice.pk)))
+    open_page(page, "unsubscribe", unsubscribe_token(str(world.alice.pk)))
 
 
 @state
 def notifications(page: Page, world: World) -> None:
-    visit_page(page, "notifications")
+    open_page(page, "notifications")
 
 
 @state
 def message(page: Page, world: World) -> None:
-    visit_page(page, "message", world.crew.id, "6")
+    open_page(page, "message", world.crew.id, "6")
 
 
 @state
 def not_found(page: Page, world: World) -> None:
-    visit_page(page, "room", "missing")
+    open_page(page, "room", "missing")

@@ -5,7 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.web.conftest import browser_type_launch_args
+
 from ..support.demo import Demo, demos
+
+__all__ = ["browser_type_launch_args"]  # fixtures
 
 
 @pytest.fixture

@@ -1,34 +1,31 @@
-"""Fixtures: users, a chat, and the options of the browser."""
+"""Fixtures: users, a chat, the site, and pages in a browser."""
 
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
 from django.test import Client
+from django.urls import include, path, reverse
+from playwright.sync_api import Browser, Page
+from pytest_django import Settings
 from pytest_django.live_server_helper import LiveServer
 
 from django_redis_messaging import Chat, observe
 from django_redis_messaging.core.operations import unobserve
 from django_redis_messaging.services.directories import Directory
 
+from ..support import browser as chromium
+from ..support import content_policies
 from ..support.asgi_site import Site, serving
+from ..support.browser import FAST, MODULES, Visit, opened_pages, sign_in
+from ..support.people import Member, user_of
 
-#: arguments for a Chromium that starts in containers and sends no requests of its own
-CHROMIUM = [
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
+Person = Callable[..., User]
+Members = Callable[..., Member]
 
 
 @pytest.fixture(autouse=True)
@@ -37,7 +34,7 @@ def database(db: None) -> None:
 
 
 @pytest.fixture
-def person() -> Callable[..., User]:
+def person() -> Person:
     """Creates users who are in the directory."""
 
     def make(name: str, **fields: Any) -> User:
@@ -48,26 +45,50 @@ def person() -> Callable[..., User]:
     return make
 
 
-def client_of(user: User | None, *, json: bool = False, **options: Any) -> Client:
+@pytest.fixture
+def member(person: Person) -> Members:
+    """Creates users who are in the directory, as members of chats."""
+    return lambda name, **fields: Member(person(name, **fields))
+
+
+@pytest.fixture
+def ann(person: Person) -> Member:
+    return Member(person("ann", first_name="Ann"))
+
+
+@pytest.fixture
+def bob(person: Person) -> Member:
+    return Member(person("bob", first_name="Bob"))
+
+
+@pytest.fixture
+def cat(person: Person) -> Member:
+    return Member(person("cat", first_name="Cat"))
+
+
+def client_of(user: User | Member | None, *, json: bool = False, **options: Any) -> Client:
     """A client signed in as `user`; with `json` it accepts only JSON."""
     headers = {"Accept": "application/json"} if json else {}
     client = Client(headers=headers, **options)
     if user is not None:
-        client.force_login(user)
+        client.force_login(user_of(user))
     return client
 
 
-@pytest.fixture
-def site() -> Iterator[Site]:
-    """The site under an ASGI server."""
-    with serving() as found:
-        yield found
+def page(client: Client, name: str, *args: Any, **query: Any) -> str:
+    """The text of a page."""
+    answer = client.get(reverse(f"messaging:{name}", args=args), query)
+    assert answer.status_code == 200
+    return answer.content.decode()
 
 
-@pytest.fixture
-def people(person: Callable[..., User]) -> tuple[User, User]:
-    """Ann and Bob."""
-    return person("ann", first_name="Ann"), person("bob", first_name="Bob")
+def post(client: Client, name: str, *args: Any, **data: Any) -> Any:
+    return client.post(reverse(f"messaging:{name}", args=args), data)
+
+
+def code(answer: Any) -> tuple[int, str]:
+    """The status and the code of an error."""
+    return answer.status_code, answer.json()["error"]["code"]
 
 
 @dataclasses.dataclass
@@ -83,9 +104,16 @@ class Room:
     def client(self, role: str, *, json: bool = False) -> Client:
         return client_of(self.people.get(role), json=json)
 
+    def page(self, role: str, name: str = "room", *args: Any, **query: Any) -> str:
+        """The text of a page about the chat."""
+        return page(self.client(role), name, self.chat.id, *args, **query)
+
+    def post(self, role: str, name: str, *args: Any, json: bool = True, **data: Any) -> Any:
+        return post(self.client(role, json=json), name, self.chat.id, *args, **data)
+
 
 @pytest.fixture
-def room(person: Callable[..., User]) -> Room:
+def room(person: Person) -> Room:
     """A chat with a message by the owner, then one by the member. The former member has left."""
     people = {name: person(name) for name in ("outsider", "former", "member", "owner")}
     people["staff"] = person("staff", is_staff=True)
@@ -110,6 +138,41 @@ def operations() -> Iterator[list[str]]:
 
 
 @pytest.fixture
+def away(settings: Settings) -> None:
+    """Redis can't be reached."""
+    gone = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": "unix:///nowhere/redis.sock"}
+    settings.CACHES = {**settings.CACHES, "gone": gone}
+    settings.REDIS_MESSAGING = {**settings.REDIS_MESSAGING, "ALIAS": "gone", "COMMAND_DEADLINE": 0.1}
+
+
+class Alone:
+    """URLs of a site without an admin."""
+
+    app_name = None
+    urlpatterns = (path("messages/", include("django_redis_messaging.urls")),)
+
+
+@pytest.fixture
+def alone(settings: Settings) -> None:
+    """The site has no admin."""
+    settings.ROOT_URLCONF, settings.LOGIN_URL = Alone, "/login/"
+
+
+@pytest.fixture(scope="session")
+def asgi_server() -> Iterator[Site]:
+    with serving() as found:
+        yield found
+
+
+@pytest.fixture
+def site(asgi_server: Site) -> Iterator[Site]:
+    """The site under an ASGI server."""
+    yield asgi_server
+    if not asgi_server.is_running:
+        asgi_server.start()
+
+
+@pytest.fixture
 def server_url(live_server: LiveServer) -> str:
     """Where browsers find the site."""
     return live_server.url
@@ -117,5 +180,37 @@ def server_url(live_server: LiveServer) -> str:
 
 @pytest.fixture(scope="session")
 def browser_type_launch_args() -> dict[str, Any]:
-    os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"] = "true"
-    return {"executable_path": os.environ.get("CHROMIUM", "/usr/bin/chromium"), "args": CHROMIUM}
+    return {"executable_path": chromium.BINARY, "args": chromium.ARGUMENTS}
+
+
+@pytest.fixture
+def visit(browser: Browser, server_url: str, settings: Settings) -> Iterator[Visit]:
+    """Opens a page in a context of its own, signed in as a user, with a strict Content-Security-Policy.
+
+    Its clocks run fast, unless `fast` is False. `script` runs before those of each page.
+    """
+    settings.TEST_POLICY = content_policies.SELF
+    with opened_pages(browser, server_url) as open_context:
+
+        def open_(
+            user: User | Member,
+            name: str = "chats",
+            *args: Any,
+            query: str = "",
+            fast: bool = True,
+            script: str = "",
+            **options: Any,
+        ) -> Page:
+            context = open_context(**options)
+            for source in (FAST if fast else "", script):
+                if source:
+                    context.add_init_script(source)
+            sign_in(context, user, server_url)
+            page = context.new_page()
+            response = page.goto(reverse(f"messaging:{name}", args=args) + query)
+            assert response and response.headers["content-security-policy"]
+            if options.get("java_script_enabled", True):
+                page.evaluate(MODULES)
+            return page
+
+        yield open_

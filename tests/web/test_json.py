@@ -1,26 +1,46 @@
-"""The JSON answers, and the answers to requests that fail."""
+"""The JSON answers, the answers to requests that fail, and the signal for messages."""
 
 from __future__ import annotations
 
 import json
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 import pytest
+from django.http import HttpRequest
 from django.test import Client, RequestFactory
 from django.urls import reverse
 from django_redis import get_redis_connection
 from pytest_django import Settings
 
-from django_redis_messaging import Chat, Inbox, OutcomeUnknown, conf
+from django_redis_messaging import (
+    Chat,
+    ChatExists,
+    ChatNotFound,
+    ConfigurationError,
+    Inbox,
+    InvalidArgument,
+    LimitExceeded,
+    Message,
+    MessagingError,
+    NotAMember,
+    NotPermitted,
+    OutcomeUnknown,
+    RateExceeded,
+    Unavailable,
+    conf,
+)
 from django_redis_messaging.devserver.server import EmbeddedServer
 from django_redis_messaging.services.chats.chat import MAX_POSITIONS
-from django_redis_messaging.web.views import SendView
+from django_redis_messaging.signals import message_sent
+from django_redis_messaging.web import problems
+from django_redis_messaging.web.views import NewChatView, SendView
 from django_redis_messaging.web.views.chats import CHATS_PER_PAGE
 
-from .conftest import Room
+from ..support.server import change
+from .conftest import Room, code, post
 
 T = TypeVar("T")
 
@@ -30,10 +50,6 @@ def feed(client: Client, room: Room, **query: str) -> dict[str, Any]:
     assert answer.status_code == 200
     data: dict[str, Any] = answer.json()
     return data
-
-
-def post(client: Client, name: str, *args: str, **data: Any) -> Any:
-    return client.post(reverse(f"messaging:{name}", args=args), data)
 
 
 class TestFeed:
@@ -141,7 +157,7 @@ class TestFeed:
     )
     def test_invalid_positions(self, room: Room, query: dict[str, str]) -> None:
         answer = room.client("owner").get(reverse("messaging:room_feed", args=[room.chat.id]), query)
-        assert (answer.status_code, answer.json()["error"]["code"]) == (400, "invalid")
+        assert code(answer) == (400, "invalid")
 
     def test_the_list(self, room: Room) -> None:
         data = room.client("owner").get(reverse("messaging:chats_feed")).json()
@@ -371,13 +387,13 @@ class TestChanges:
     ) -> None:
         before = room.chat.info()
         answer = post(room.client("owner", json=True), name, room.chat.id, *args, **data)
-        assert (answer.status_code, answer.json()["error"]["code"]) == (400, "invalid")
+        assert code(answer) == (400, "invalid")
         assert room.chat.info() == before
 
 
 class TestLimits:
     def test_too_long(self, room: Room, settings: Settings) -> None:
-        settings.REDIS_MESSAGING = {**settings.REDIS_MESSAGING, "MESSAGE_MAX_BYTES": 20, "TITLE_MAX_BYTES": 9}
+        change(settings, MESSAGE_MAX_BYTES=20, TITLE_MAX_BYTES=9)
         client = room.client("owner", json=True)
         for name, data in (
             ("send", {"body": "ü" * 11}),
@@ -385,21 +401,21 @@ class TestLimits:
             ("rename", {"title": "x" * 10}),
         ):
             answer = post(client, name, room.chat.id, **data)
-            assert (answer.status_code, answer.json()["error"]["code"]) == (413, "too_long")
+            assert code(answer) == (413, "too_long")
         assert post(client, "new", to=room.id("member"), body="x" * 21).status_code == 413
         assert post(client, "send", room.chat.id, body="short").status_code == 200
 
     def test_the_text_of_a_message_that_is_too_long_is_shown_again(
         self, room: Room, settings: Settings
     ) -> None:
-        settings.REDIS_MESSAGING = {**settings.REDIS_MESSAGING, "MESSAGE_MAX_BYTES": 20}
+        change(settings, MESSAGE_MAX_BYTES=20)
         answer = post(room.client("owner"), "send", room.chat.id, body="much " * 9, request_id="r1")
         assert answer.status_code == 413
         text = answer.content.decode()
         assert "much much" in text and 'name="request_id" value="r1"' in text
 
     def test_too_fast(self, room: Room, settings: Settings) -> None:
-        settings.REDIS_MESSAGING = {**settings.REDIS_MESSAGING, "SEND_RATE": 2, "CREATE_RATE": 1}
+        change(settings, SEND_RATE=2, CREATE_RATE=1)
         client = room.client("owner", json=True)
         answers = [post(client, "send", room.chat.id, body="x") for _ in range(3)]
         assert [answer.status_code for answer in answers] == [200, 200, 429]
@@ -409,19 +425,17 @@ class TestLimits:
         assert post(room.client("member", json=True), "send", room.chat.id, body="x").status_code == 200
 
     def test_too_many_chats_and_people(self, room: Room, settings: Settings) -> None:
-        settings.REDIS_MESSAGING = {
-            **settings.REDIS_MESSAGING, "USER_MAX_CHATS": 1, "CHAT_MAX_MEMBERS": 2
-        }  # fmt: skip
+        change(settings, USER_MAX_CHATS=1, CHAT_MAX_MEMBERS=2)
         client = room.client("owner", json=True)
         answer = post(client, "new", to=room.id("outsider"))
-        assert (answer.status_code, answer.json()["error"]["code"]) == (429, "too_many_chats")
+        assert code(answer) == (429, "too_many_chats")
         assert int(answer["Retry-After"]) > 0
         answer = post(client, "new", to=[room.id("outsider"), room.id("member")])
-        assert (answer.status_code, answer.json()["error"]["code"]) == (413, "too_many_members")
+        assert code(answer) == (413, "too_many_members")
         assert Inbox(room.id("outsider")).chats() == []
 
     def test_adding_to_a_full_chat(self, room: Room, settings: Settings) -> None:
-        settings.REDIS_MESSAGING = {**settings.REDIS_MESSAGING, "CHAT_MAX_MEMBERS": 2}
+        change(settings, CHAT_MAX_MEMBERS=2)
         answer = post(room.client("owner", json=True), "add", room.chat.id, to=room.id("outsider"))
         assert (answer.status_code, answer.json()["error"]) == (
             413,
@@ -433,23 +447,15 @@ class TestLimits:
         assert Inbox(room.id("outsider")).chats() == []
 
     def test_adding_someone_who_is_in_too_many_chats(self, room: Room, settings: Settings) -> None:
-        settings.REDIS_MESSAGING = {**settings.REDIS_MESSAGING, "USER_MAX_CHATS": 1}
+        change(settings, USER_MAX_CHATS=1)
         Chat.create(room.id("outsider"), [])
         answer = post(room.client("owner", json=True), "add", room.chat.id, to=room.id("outsider"))
-        assert (answer.status_code, answer.json()["error"]["code"]) == (429, "too_many_chats")
+        assert code(answer) == (429, "too_many_chats")
         assert int(answer["Retry-After"]) > 0
         assert len(room.chat.members()) == 2
 
 
 class TestServerDown:
-    @pytest.fixture
-    def away(self, room: Room, settings: Settings) -> None:
-        gone = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": "unix:///nowhere/redis.sock"}
-        settings.CACHES = {**settings.CACHES, "gone": gone}
-        settings.REDIS_MESSAGING = {
-            **settings.REDIS_MESSAGING, "ALIAS": "gone", "COMMAND_DEADLINE": 0.1
-        }  # fmt: skip
-
     def test_pages(self, room: Room, away: None) -> None:
         for name in ("chats", "room", "contacts", "new", "notifications"):
             args = [room.chat.id] if name == "room" else []
@@ -463,9 +469,7 @@ class TestServerDown:
         with EmbeddedServer() as server:
             frozen = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": server.url}
             settings.CACHES = {**settings.CACHES, "frozen": frozen}
-            settings.REDIS_MESSAGING = {
-                **settings.REDIS_MESSAGING, "ALIAS": "frozen", "WEB_DEADLINE": 0.5
-            }  # fmt: skip
+            change(settings, ALIAS="frozen", WEB_DEADLINE=0.5)
             client = room.client("owner")
             assert client.get(reverse("messaging:chats")).status_code == 200
             server.freeze()
@@ -476,7 +480,7 @@ class TestServerDown:
 
     def test_json(self, room: Room, away: None) -> None:
         answer = post(room.client("owner", json=True), "send", room.chat.id, body="x")
-        assert (answer.status_code, answer.json()["error"]["code"]) == (503, "unavailable")
+        assert code(answer) == (503, "unavailable")
         assert answer["Retry-After"] == "5"
 
     def test_the_text_of_the_message_is_shown_again(self, room: Room, away: None) -> None:
@@ -499,3 +503,102 @@ def test_a_lost_reply_has_its_own_code(room: Room, rf: RequestFactory) -> None:
     request._dont_enforce_csrf_checks = True  # type: ignore[attr-defined]
     answer: Any = SendView.as_view(service=Hanging)(request, chat_id=room.chat.id)
     assert (answer.status_code, json.loads(answer.content)["error"]["code"]) == (503, "outcome_unknown")
+
+
+def exceeded(setting: str) -> LimitExceeded:
+    return LimitExceeded("something", limit=1, actual=2, setting=setting)
+
+
+class Slow(Unavailable):
+    """An error of a site, derived from one of the services."""
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "code", "retry_after"),
+    [
+        (InvalidArgument("x"), 400, "invalid", None),
+        (NotPermitted("x"), 403, "not_permitted", None),
+        (NotAMember("x"), 404, "not_found", None),
+        (ChatNotFound("x"), 404, "not_found", None),
+        (exceeded("MESSAGE_MAX_BYTES"), 413, "too_long", None),
+        (exceeded("TITLE_MAX_BYTES"), 413, "too_long", None),
+        (exceeded(""), 413, "too_long", None),
+        (exceeded("CHAT_MAX_MEMBERS"), 413, "too_many_members", None),
+        (exceeded("INVITE_RATE"), 413, "too_many_people", None),
+        (exceeded("USER_MAX_BLOCKS"), 413, "too_many_blocks", None),
+        (ChatExists("x"), 409, "exists", None),
+        # rounded up
+        (RateExceeded("x", limit=1, retry_after=0.2), 429, "too_fast", 1),
+        (exceeded("USER_MAX_CHATS"), 429, "too_many_chats", 3600),
+        (Unavailable("x"), 503, "unavailable", 5),
+        (Slow("x"), 503, "unavailable", 5),
+        (OutcomeUnknown("x"), 503, "outcome_unknown", 5),
+    ],
+    ids=repr,
+)
+def test_answers(error: MessagingError, status: int, code: str, retry_after: int | None) -> None:
+    answer = problems.answer_to(error)
+    assert answer is not None
+    assert (answer.status, answer.code, answer.retry_after) == (status, code, retry_after)
+    assert str(answer.message)
+
+
+@pytest.mark.parametrize("error", [MessagingError("x"), ConfigurationError("x")], ids=repr)
+def test_other_errors_have_no_answer(error: MessagingError) -> None:
+    assert problems.answer_to(error) is None
+
+
+def test_only_invalid_data_has_specific_texts() -> None:
+    answer = problems.invalid("Choose a number.").answer
+    assert (answer.status, answer.code, answer.message) == (400, "invalid", "Choose a number.")
+
+
+class TestSignals:
+    """`message_sent` is sent for messages that are sent by pages."""
+
+    @pytest.fixture
+    def received(self) -> Iterator[list[tuple[Any, Any, Message]]]:
+        """The view, the user and the message of each signal."""
+        signals = []
+
+        def receive(sender: Any, request: HttpRequest, message: Message, **_: object) -> None:
+            signals.append((sender, request.user, message))
+
+        message_sent.connect(receive)
+        yield signals
+        message_sent.disconnect(receive)
+
+    def test_only_messages_sent_by_pages(self, room: Room, received: list[tuple[Any, Any, Message]]) -> None:
+        for _ in range(2):  # a repeat signals the same message
+            assert room.post("member", "send", body="Pizza?", request_id="r").status_code == 200
+        sent = room.chat.history(room.id("member")).messages[-1]
+        assert received == [(SendView, room.people["member"], sent)] * 2
+        assert sent.body == "Pizza?"
+        client = room.client("owner", json=True)
+        assert post(client, "send", "another", body="x").status_code == 404
+        assert room.post("owner", "send", body="").status_code == 400
+        room.chat.send(room.id("owner"), "by code")
+        assert len(received) == 2
+
+    @pytest.mark.parametrize("body", ["Hello", ""])
+    def test_the_first_message_of_a_new_chat(
+        self, room: Room, body: str, received: list[tuple[Any, Any, Message]]
+    ) -> None:
+        answer = post(room.client("owner", json=True), "new", to=room.id("staff"), body=body)
+        assert answer.status_code == 200
+        expected = [(NewChatView, room.people["owner"], "Hello")] if body else []
+        assert [(view, user, message.body) for view, user, message in received] == expected
+
+    def test_a_failing_receiver_is_logged_and_the_message_is_sent(
+        self, room: Room, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        def fail(**_: object) -> None:
+            raise RuntimeError("out of order")
+
+        message_sent.connect(fail)
+        try:
+            assert room.post("member", "send", body="Pizza?").status_code == 200
+        finally:
+            message_sent.disconnect(fail)
+        assert Inbox(room.id("owner")).chats()[0].last_message.body == "Pizza?"  # type: ignore[union-attr]
+        assert "out of order" in caplog.text

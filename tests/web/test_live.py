@@ -6,7 +6,6 @@ import asyncio
 import http.client
 import json
 import threading
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from inspect import signature
@@ -31,20 +30,20 @@ from django_redis_messaging.web.rendering import MAX_BYTES
 from django_redis_messaging.web.stream_access import Access, release_thread
 
 from ..support.asgi_site import EventSource, Site
-from .conftest import client_of
+from ..support.people import Member
+from ..support.server import change
+from .conftest import Members, client_of
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
 @pytest.fixture
-def chat(people: tuple[User, User]) -> Chat:
-    ann, bob = people
-    return Chat.create(str(ann.pk), [str(bob.pk)], "One", title="Trip")
+def chat(ann: Member, bob: Member) -> Chat:
+    return Chat.create(ann, [bob], "One", title="Trip")
 
 
 class TestEvents:
-    def test_the_state_then_changes(self, site: Site, people: tuple[User, User], chat: Chat) -> None:
-        ann, bob = people
+    def test_the_state_then_changes(self, site: Site, ann: Member, bob: Member, chat: Chat) -> None:
         with EventSource(site, bob, room=chat.id) as source:
             assert source.response.status == 200
             assert source.response.headers["Content-Type"] == "text/event-stream"
@@ -56,23 +55,22 @@ class TestEvents:
             while len(source.seen) < 3:
                 source.next()
             assert {name for name, _ in source.seen} == {"room", "chats", "bell"}
-            chat.send(str(ann.pk), "Two <b>")
+            chat.send(ann, "Two <b>")
             room = source.until("room", lambda data: data["messages"])
             assert [(one["body"], one["label"]) for one in room["messages"]] == [("Two <b>", "Ann")]
             row = source.until("chats", lambda data: not data["complete"])["chats"][0]
             assert (row["id"], row["title"], row["unread"]) == (chat.id, "Trip", 2)
-            notify(str(bob.pk), "News")
+            notify(bob, "News")
             assert source.until("bell", lambda data: data["unread"])["text"] == "1"
 
-    def test_html_is_as_in_the_feed(self, site: Site, people: tuple[User, User], chat: Chat) -> None:
-        ann, bob = people
+    def test_html_is_as_in_the_feed(self, site: Site, ann: Member, bob: Member, chat: Chat) -> None:
         with (
             EventSource(site, bob, room=chat.id, html=1) as bobs,
             EventSource(site, ann, room=chat.id, html=1) as anns,
         ):
             for source in (bobs, anns):
                 source.until("room")
-            chat.send(str(ann.pk), "Two <b>")
+            chat.send(ann, "Two <b>")
             for user, source in ((bob, bobs), (ann, anns)):
                 pushed = source.until("room", lambda data: data["messages"])
                 url = f"/messages/chats/{chat.id}/feed/?after=1&html=1"
@@ -82,38 +80,33 @@ class TestEvents:
                 row = source.until("chats", lambda data: not data["complete"])["chats"][0]
                 assert row == client_of(user).get("/messages/feed/?html=1").json()["chats"][0]
 
-    def test_goes_on_after_the_last_event(self, site: Site, people: tuple[User, User], chat: Chat) -> None:
-        ann, bob = people
+    def test_goes_on_after_the_last_event(self, site: Site, ann: Member, bob: Member, chat: Chat) -> None:
         with EventSource(site, bob, room=chat.id, after="0") as source:
             assert source.until("room")["messages"][0]["body"] == "One"
-        chat.send(str(ann.pk), "Two")
+        chat.send(ann, "Two")
         with EventSource(site, bob, room=chat.id, after="0", last_id=source.last_id) as source:
             assert [one["body"] for one in source.until("room")["messages"]] == ["Two"]
 
-    def test_the_last_event_adds_no_rooms(self, site: Site, people: tuple[User, User], chat: Chat) -> None:
-        ann, bob = people
-        other = Chat.create(str(ann.pk), [str(bob.pk)], "Not followed")
+    def test_the_last_event_adds_no_rooms(self, site: Site, ann: Member, bob: Member, chat: Chat) -> None:
+        other = Chat.create(ann, [bob], "Not followed")
         last_id = urlencode({"room": [other.id, chat.id], "after": ["0", "0"]}, doseq=True)
         with EventSource(site, bob, room=chat.id, last_id=last_id) as source:
             assert source.until("room")["messages"]
-            other.send(str(ann.pk), "Not followed, either")
-            chat.send(str(ann.pk), "Two")
+            other.send(ann, "Not followed, either")
+            chat.send(ann, "Two")
             source.until("room", lambda data: data["messages"])
             assert all(data["chat"] == chat.id for name, data in source.seen if name == "room")
             assert parse_qs(source.last_id)["room"] == [chat.id]
 
-    def test_each_gets_what_its_feed_has(
-        self, site: Site, people: tuple[User, User], person: Callable[..., User]
-    ) -> None:
+    def test_each_gets_what_its_feed_has(self, site: Site, ann: Member, bob: Member, member: Members) -> None:
         """Whatever is rendered once for several members: an owner may delete messages, who joined later can't
         see what is quoted, and nobody's name is in the title that they see."""
-        ann, bob = people
-        others = [person(name) for name in ("cat", "dan", "eve")]
-        *ids, eve = [str(user.pk) for user in (bob, *others)]
-        titled = Chat.create(str(ann.pk), ids, "One", title="Trip")
-        titled.set_role(str(ann.pk), ids[1], "owner")
-        untitled = Chat.create(str(ann.pk), [*ids, eve], "One")
-        titled.join(eve, by=str(ann.pk))
+        others = [member(name) for name in ("cat", "dan", "eve")]
+        *ids, eve = bob, *others
+        titled = Chat.create(ann, ids, "One", title="Trip")
+        titled.set_role(ann, ids[1], "owner")
+        untitled = Chat.create(ann, [*ids, eve], "One")
+        titled.join(eve, by=ann)
         readers = [bob, *others]
         with ExitStack() as stack:
             rooms = [titled.id, untitled.id]
@@ -122,7 +115,7 @@ class TestEvents:
                 while len(source.seen) < 4:
                     source.next()
             for chat in (titled, untitled):
-                chat.send(str(ann.pk), "Two", reply_to=1)
+                chat.send(ann, "Two", reply_to=1)
                 for user, source in zip(readers, sources, strict=True):
                     client = client_of(user)
                     polled = client.get(f"/messages/chats/{chat.id}/feed/?after=1&html=1").json()
@@ -134,74 +127,68 @@ class TestEvents:
                     assert row == client.get("/messages/feed/?html=1").json()["chats"][0]
 
     def test_who_is_removed_gets_nothing_after(
-        self, site: Site, people: tuple[User, User], chat: Chat
+        self, site: Site, ann: Member, bob: Member, chat: Chat
     ) -> None:
-        ann, bob = people
         with EventSource(site, bob, room=chat.id) as source:
             source.until("room")
             source.until("chats")
-            chat.leave(str(bob.pk), by=str(ann.pk))
-            chat.send(str(ann.pk), "Secret")
+            chat.leave(bob, by=ann)
+            chat.send(ann, "Secret")
             assert source.until("closed") == {"chat": chat.id}
-            notify(str(bob.pk), "News")
+            notify(bob, "News")
             source.until("bell", lambda data: data["unread"])
             assert "Secret" not in json.dumps(source.seen)
 
-    def test_unknown_and_foreign_chats_are_alike(
-        self, site: Site, person: Callable[..., User], chat: Chat
-    ) -> None:
-        with EventSource(site, person("eve"), room=[chat.id, "nothing"]) as source:
+    def test_unknown_and_foreign_chats_are_alike(self, site: Site, member: Members, chat: Chat) -> None:
+        with EventSource(site, member("eve"), room=[chat.id, "nothing"]) as source:
             assert {source.until("closed")["chat"], source.until("closed")["chat"]} == {chat.id, "nothing"}
 
     def test_each_of_two_sees_the_name_of_the_other(
-        self, site: Site, people: tuple[User, User], person: Callable[..., User], chat: Chat
+        self, site: Site, ann: Member, bob: Member, member: Members, chat: Chat
     ) -> None:
         """Also if the newest message is from neither of them."""
-        ann, bob = people
-        cat = str(person("cat").pk)
-        chat.join(cat, by=str(ann.pk))
-        chat.set_role(str(ann.pk), str(bob.pk), "owner")  # the same for both
+        cat = member("cat")
+        chat.join(cat, by=ann)
+        chat.set_role(ann, bob, "owner")  # the same for both
         chat.send(cat, "Bye")
         chat.leave(cat)
         with EventSource(site, ann, room=chat.id) as anns, EventSource(site, bob, room=chat.id) as bobs:
             for source in (anns, bobs):
                 source.until("room")
-            chat.rename(str(ann.pk), "Journey")
+            chat.rename(ann, "Journey")
             for source, other in ((anns, "Bob"), (bobs, "Ann")):
                 head = source.until("room", lambda data: data.get("title") == "Journey")
                 assert (head["companion"], head["members"]) == (other, "Group · 2 members")
 
     def test_the_mentioned_member_sees_that_it_is_they(
-        self, site: Site, people: tuple[User, User], person: Callable[..., User], chat: Chat
+        self, site: Site, ann: Member, bob: Member, member: Members, chat: Chat
     ) -> None:
         """By the id: another member has the same name."""
-        ann, bob = people
-        other = person("other", first_name="Bob")
-        chat.join(str(other.pk), by=str(ann.pk))
+        other = member("other", first_name="Bob")
+        chat.join(other, by=ann)
         with (
             EventSource(site, other, room=chat.id, html=1) as others,
             EventSource(site, bob, room=chat.id, html=1) as bobs,
         ):
             for source in (others, bobs):
                 source.until("room")
-            chat.send(str(ann.pk), "@Bob", mentions=[str(bob.pk)])
+            chat.send(ann, "@Bob", mentions=[bob])
             for source, element in ((others, "span"), (bobs, "mark")):
                 (message,) = source.until("room", lambda data: data["messages"])["messages"]
                 assert f'<{element} class="drm-mention">@Bob</{element}>' in message["html"]
 
     @pytest.mark.parametrize("hidden_by", ["user", "site"])
     def test_hidden_positions_are_not_sent(
-        self, site: Site, people: tuple[User, User], chat: Chat, settings: Settings, hidden_by: str
+        self, site: Site, ann: Member, bob: Member, chat: Chat, settings: Settings, hidden_by: str
     ) -> None:
         """Not to the member who hides them, either: others get the same text."""
-        ann, bob = map(str, (one.pk for one in people))
         if hidden_by == "user":
             Choices().choose(bob, receipts=False)
         else:
-            settings.REDIS_MESSAGING = {**settings.REDIS_MESSAGING, "READ_RECEIPTS": False}
+            change(settings, READ_RECEIPTS=False)
         with (
-            EventSource(site, people[0], room=chat.id) as anns,
-            EventSource(site, people[1], room=chat.id) as bobs,
+            EventSource(site, ann, room=chat.id) as anns,
+            EventSource(site, bob, room=chat.id) as bobs,
         ):
             for source in (anns, bobs):
                 source.until("room")
@@ -212,45 +199,44 @@ class TestEvents:
                 source.until("room", lambda data: any(one["body"] == "Three" for one in data["messages"]))
                 assert all(bob not in data.get("read", {}) for name, data in source.seen if name == "room")
 
-    def test_ends_when_the_user_signs_out(self, site: Site, people: tuple[User, User]) -> None:
-        with EventSource(site, people[1]) as source, EventSource(site, people[1]) as other:
+    def test_ends_when_the_user_signs_out(self, site: Site, ann: Member, bob: Member) -> None:
+        with EventSource(site, bob) as source, EventSource(site, bob) as other:
             source.until("bell")
             other.until("bell")
             source.session.logout()
             while source.next() is not None:
                 pass
-            notify(str(people[1].pk), "For the other session")
+            notify(bob, "For the other session")
             other.until("bell", lambda data: data["unread"])
 
     @pytest.mark.parametrize("what", ["deactivated", "session deleted", "password changed"])
     def test_ends_when_the_user_may_not_go_on(
-        self, site: Site, people: tuple[User, User], chat: Chat, monkeypatch: pytest.MonkeyPatch, what: str
+        self, site: Site, ann: Member, bob: Member, chat: Chat, monkeypatch: pytest.MonkeyPatch, what: str
     ) -> None:
         monkeypatch.setattr(live, "ACCESS_INTERVAL", 0.1)
-        ann, bob = people
         with EventSource(site, ann) as anns, EventSource(site, bob, room=chat.id) as bobs:
             anns.until("bell")
             bobs.until("room")
             if what == "deactivated":
-                User.objects.filter(pk=bob.pk).update(is_active=False)
+                User.objects.filter(pk=bob).update(is_active=False)
             elif what == "session deleted":
                 Session.objects.filter(pk=bobs.session.session.session_key).delete()
             else:
-                bob.set_password("another")
-                bob.save()
+                bob.user.set_password("another")
+                bob.user.save()
             while bobs.next() is not None:
                 pass
-            notify(str(ann.pk), "For the other user")
+            notify(ann, "For the other user")
             anns.until("bell", lambda data: data["unread"])
 
-    def test_a_site_that_stops_ends_the_streams(self, site: Site, people: tuple[User, User]) -> None:
-        with EventSource(site, people[1]) as source:
+    def test_a_site_that_stops_ends_the_streams(self, site: Site, ann: Member, bob: Member) -> None:
+        with EventSource(site, bob) as source:
             source.until("bell")
             site.stop()
             while source.next() is not None:
                 pass
             site.start()
-        with EventSource(site, people[1]) as source:
+        with EventSource(site, bob) as source:
             assert source.until("bell")
 
 
@@ -258,16 +244,16 @@ class TestBounds:
     """What is rendered at once, in bytes and in time."""
 
     @pytest.fixture
-    def long_chat(self, people: tuple[User, User], chat: Chat) -> Chat:
+    def long_chat(self, ann: Member, bob: Member, chat: Chat) -> Chat:
         """20 messages, the first of them edited: together 270 KiB of HTML."""
         links = " ".join(f"https://a.example/{number}" for number in range(100))
         for _ in range(19):
-            chat.send(str(people[0].pk), links)
-        chat.edit(str(people[0].pk), 1, links)
+            chat.send(ann, links)
+        chat.edit(ann, 1, links)
         return chat
 
-    def test_the_rest_follows(self, site: Site, people: tuple[User, User], long_chat: Chat) -> None:
-        with EventSource(site, people[1], room=long_chat.id, after="0", html=1) as source:
+    def test_the_rest_follows(self, site: Site, ann: Member, bob: Member, long_chat: Chat) -> None:
+        with EventSource(site, bob, room=long_chat.id, after="0", html=1) as source:
             first, second = source.until("room"), source.until("room")
         for part in (first, second):
             size = len(json.dumps([part["messages"], part["changed"]], ensure_ascii=False).encode())
@@ -279,14 +265,14 @@ class TestBounds:
         assert second["since"][0] == first["messages"][-1]["id"]
 
     def test_the_id_is_that_of_what_was_sent(
-        self, site: Site, people: tuple[User, User], long_chat: Chat
+        self, site: Site, ann: Member, bob: Member, long_chat: Chat
     ) -> None:
         known = Known(1, edits=0, events=0).encode()
         parameters = {"room": long_chat.id, "after": known, "html": 1}
-        with EventSource(site, people[1], **parameters) as source:
+        with EventSource(site, bob, **parameters) as source:
             first = source.until("room")
             last_id = source.last_id
-        with EventSource(site, people[1], last_id=last_id, **parameters) as source:
+        with EventSource(site, bob, last_id=last_id, **parameters) as source:
             second = source.until("room")
         received = [one["id"] for part in (first, second) for one in part["messages"]]
         assert received == list(range(2, 21))
@@ -294,36 +280,33 @@ class TestBounds:
 
     @pytest.mark.parametrize("streams", [1, 2])
     def test_a_user_pauses_after_long_rendering(
-        self, site: Site, people: tuple[User, User], monkeypatch: pytest.MonkeyPatch, streams: int
+        self, site: Site, ann: Member, bob: Member, monkeypatch: pytest.MonkeyPatch, streams: int
     ) -> None:
         """As long as it took, times the number of the user's streams."""
         monkeypatch.setattr(live, "thread_time", count(step=0.2).__next__)  # each takes 0.2 s
-        ann, bob = (str(user.pk) for user in people)
         rooms = [Chat.create(ann, [bob], "One").id for _ in range(3)]
         begun = monotonic()
         with ExitStack() as stack:
             for _ in range(streams):
-                source = stack.enter_context(EventSource(site, people[1], room=rooms))
+                source = stack.enter_context(EventSource(site, bob, room=rooms))
             for _ in rooms:
                 source.until("room")
         assert monotonic() - begun >= 2 * 0.2 * streams
 
 
 class TestAccess:
-    def test_the_user_of_the_session_is_read_again(self, people: tuple[User, User]) -> None:
-        ann, _ = people
+    def test_the_user_of_the_session_is_read_again(self, ann: Member, bob: Member) -> None:
         request = self.request(ann)
-        request.user = request._cached_user = ann  # type: ignore[attr-defined]
+        request.user = request._cached_user = ann.user  # type: ignore[attr-defined]
         User.objects.update(first_name="Anna")
-        Access(request, str(ann.pk), identities.current()).release(request)
+        Access(request, ann, identities.current()).release(request)
         assert request.user.first_name == "Anna"
 
-    def test_a_user_whom_middleware_has_set_stays(self, people: tuple[User, User]) -> None:
-        ann, bob = people
+    def test_a_user_whom_middleware_has_set_stays(self, ann: Member, bob: Member) -> None:
         request = self.request(ann)
-        request.user, request._cached_user = bob, ann  # type: ignore[attr-defined]
-        Access(request, str(bob.pk), identities.current()).release(request)
-        assert request.user is bob
+        request.user, request._cached_user = bob.user, ann.user  # type: ignore[attr-defined]
+        Access(request, bob, identities.current()).release(request)
+        assert request.user is bob.user
 
     @pytest.mark.parametrize("in_task", [False, True], ids=["Django 6.1", "Django 5.2"])
     async def test_the_thread_of_synchronous_code_ends(self, in_task: bool) -> None:
@@ -352,7 +335,7 @@ class TestAccess:
                 await release_thread()
                 assert await sync_to_async(threading.current_thread)() is before
 
-    def request(self, user: User) -> HttpRequest:
+    def request(self, user: Member) -> HttpRequest:
         request = HttpRequest()
         request.session = client_of(user).session
         return request
@@ -364,8 +347,8 @@ class TestRefusals:
             assert source.response.status == 401
             assert json.loads(source.response.read())["error"]["code"] == "sign_in"
 
-    def test_a_page_of_another_user(self, site: Site, people: tuple[User, User]) -> None:
-        with EventSource(site, people[0], user=str(people[1].pk)) as source:
+    def test_a_page_of_another_user(self, site: Site, ann: Member, bob: Member) -> None:
+        with EventSource(site, ann, user=bob) as source:
             assert source.response.status == 403
 
     @pytest.mark.parametrize(
@@ -382,12 +365,11 @@ class TestRefusals:
             {"room": [str(number) for number in range(11)]},
         ],
     )
-    def test_bad_input(self, site: Site, people: tuple[User, User], parameters: dict[str, Any]) -> None:
-        with EventSource(site, people[0], **parameters) as source:
+    def test_bad_input(self, site: Site, ann: Member, bob: Member, parameters: dict[str, Any]) -> None:
+        with EventSource(site, ann, **parameters) as source:
             assert source.response.status == 400
 
-    def test_a_user_has_a_number_of_streams(self, site: Site, people: tuple[User, User]) -> None:
-        ann, bob = people
+    def test_a_user_has_a_number_of_streams(self, site: Site, ann: Member, bob: Member) -> None:
         limited = override_settings(REDIS_MESSAGING={"LIVE_MAX_STREAMS": 2})
         with limited, EventSource(site, ann) as one, EventSource(site, ann) as two:
             one.until("bell")
@@ -400,16 +382,16 @@ class TestRefusals:
 
     @pytest.mark.parametrize("accept", ["application/json", "*/*"])
     def test_clients_that_do_not_accept_a_stream(
-        self, site: Site, people: tuple[User, User], accept: str
+        self, site: Site, ann: Member, bob: Member, accept: str
     ) -> None:
-        with EventSource(site, people[0], headers={"Accept": accept}) as source:
+        with EventSource(site, ann, headers={"Accept": accept}) as source:
             assert source.response.status == 406
             error = json.loads(source.response.read())["error"]
             assert (error["code"], "poll the feeds" in error["message"]) == ("stream_only", True)
             assert site.streams() == 0
 
-    def test_head_and_options_open_no_stream(self, site: Site, people: tuple[User, User]) -> None:
-        cookie = f"sessionid={client_of(people[0]).cookies['sessionid'].value}"
+    def test_head_and_options_open_no_stream(self, site: Site, ann: Member, bob: Member) -> None:
+        cookie = f"sessionid={client_of(ann).cookies['sessionid'].value}"
         headers = {"Cookie": cookie, "Accept": "text/event-stream"}
         with closing(http.client.HTTPConnection("127.0.0.1", site.port, timeout=5)) as connection:
             for method, query, status in (("HEAD", "", 200), ("HEAD", "?room=", 400), ("OPTIONS", "", 200)):
@@ -419,11 +401,11 @@ class TestRefusals:
                 assert answer.status == status
             connection.request("GET", "/messages/session/", headers=headers)  # nothing is in the way
             assert connection.getresponse().status == 200
-        assert (site.streams(), Presence().online([str(people[0].pk)])) == (0, set())
+        assert (site.streams(), Presence().online([ann])) == (0, set())
 
-    def test_switched_off(self, site: Site, people: tuple[User, User]) -> None:
-        with override_settings(REDIS_MESSAGING={"LIVE": False}), EventSource(site, people[0]) as source:
+    def test_switched_off(self, site: Site, ann: Member, bob: Member) -> None:
+        with override_settings(REDIS_MESSAGING={"LIVE": False}), EventSource(site, ann) as source:
             assert source.response.status == 501
 
-    def test_wsgi(self, people: tuple[User, User]) -> None:
-        assert client_of(people[0]).get("/messages/live/").json()["error"]["code"] == "not_live"
+    def test_wsgi(self, ann: Member, bob: Member) -> None:
+        assert client_of(ann).get("/messages/live/").json()["error"]["code"] == "not_live"

@@ -4,36 +4,36 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable
 from html import unescape
 
 import pytest
-from django.contrib.auth.models import User
 from django.urls import reverse
 
-from django_redis_messaging import Chat, Mailbox, Unavailable
-from django_redis_messaging.services.users.privacy import Blocks
+from django_redis_messaging import Blocks, Chat, Mailbox, Unavailable
 from django_redis_messaging.web.identity import Identity
 from django_redis_messaging.web.texts import MAX_PLACES, markup
 from django_redis_messaging.web.views import messages
 from django_redis_messaging.web.views.messages import find_mentions
 
-from .conftest import client_of
+from ..support.people import Member
+from .conftest import Members, client_of
+
+People = dict[str, Member]
 
 
 @pytest.fixture
-def people(person: Callable[..., User]) -> dict[str, User]:
+def people(member: Members) -> People:
     names = {"ann": ("Ann", ""), "bob": ("Bob", ""), "lee": ("Bob", "Lee"), "zoe": ("Zoë", "Å.")}
-    return {key: person(key, first_name=first, last_name=last) for key, (first, last) in names.items()}
+    return {key: member(key, first_name=first, last_name=last) for key, (first, last) in names.items()}
 
 
 @pytest.fixture
-def chat(people: dict[str, User]) -> Chat:
-    ids = [str(user.pk) for user in people.values()]
+def chat(people: People) -> Chat:
+    ids = list(people.values())
     return Chat.create(ids[0], ids[1:], title="Trip")
 
 
-def send(chat: Chat, user: User, body: str, **data: str) -> None:
+def send(chat: Chat, user: Member, body: str, **data: str) -> None:
     address = reverse("messaging:send", args=[chat.id])
     assert client_of(user, json=True).post(address, {"body": body, **data}).status_code == 200
 
@@ -54,9 +54,9 @@ def send(chat: Chat, user: User, body: str, **data: str) -> None:
         ("@Bob @Bob", ["bob"]),
     ],
 )
-def test_names_after_an_at(chat: Chat, people: dict[str, User], body: str, found: list[str]) -> None:
-    ids = find_mentions(Identity(), chat, str(people["ann"].pk), body)
-    assert ids == [str(people[key].pk) for key in found]
+def test_names_after_an_at(chat: Chat, people: People, body: str, found: list[str]) -> None:
+    ids = find_mentions(Identity(), chat, people["ann"], body)
+    assert ids == [people[key] for key in found]
 
 
 @pytest.mark.parametrize(
@@ -77,14 +77,14 @@ def test_names_after_an_at(chat: Chat, people: dict[str, User], body: str, found
     ],
 )
 def test_names_are_highlighted_where_they_notify(
-    person: Callable[..., User], name: str, body: str, marked: str | None
+    member: Members, name: str, body: str, marked: str | None
 ) -> None:
-    ann, member = person("ann"), person("member", first_name=name)
-    chat = Chat.create(str(ann.pk), [str(member.pk)])
+    ann, member = member("ann"), member("member", first_name=name)
+    chat = Chat.create(ann, [member])
     send(chat, ann, body)
-    (message,) = chat.history(str(ann.pk)).messages
-    assert message.mentions == ((str(member.pk),) if marked else ())
-    assert Mailbox(str(member.pk)).unread() == bool(marked)
+    (message,) = chat.history(ann).messages
+    assert message.mentions == ((member,) if marked else ())
+    assert Mailbox(member).unread() == bool(marked)
     html = markup(body, mentions=[name])
     shown = re.findall(r'<span class="drm-mention">(.*?)</span>', html)
     assert shown == ([marked] if marked else [])
@@ -95,22 +95,22 @@ class TestNamesakes:
     """Two members are called Ann Lee."""
 
     @pytest.fixture
-    def annas(self, person: Callable[..., User]) -> list[User]:
-        return [person(name, first_name="Ann", last_name="Lee") for name in ("ann1", "ann2", "x@y.example")]
+    def annas(self, member: Members) -> list[Member]:
+        return [member(name, first_name="Ann", last_name="Lee") for name in ("ann1", "ann2", "x@y.example")]
 
     @pytest.fixture
-    def room(self, people: dict[str, User], annas: list[User]) -> Chat:
-        return Chat.create(str(people["bob"].pk), [str(one.pk) for one in annas], title="Trip")
+    def room(self, people: People, annas: list[Member]) -> Chat:
+        return Chat.create(people["bob"], annas, title="Trip")
 
-    def test_a_typed_name_notifies_all(self, room: Chat, people: dict[str, User], annas: list[User]) -> None:
+    def test_a_typed_name_notifies_all(self, room: Chat, people: People, annas: list[Member]) -> None:
         send(room, people["bob"], "@ann lee?")
-        assert [Mailbox(str(one.pk)).unread() for one in annas] == [1, 1, 1]
+        assert [Mailbox(one).unread() for one in annas] == [1, 1, 1]
 
-    def test_the_chosen_one_is_notified(self, room: Chat, people: dict[str, User], annas: list[User]) -> None:
-        second = str(annas[1].pk)
+    def test_the_chosen_one_is_notified(self, room: Chat, people: People, annas: list[Member]) -> None:
+        second = annas[1]
         send(room, annas[0], "Hello")
         send(room, people["bob"], "@Ann Lee?", mentions=second)
-        assert [Mailbox(str(one.pk)).unread() for one in annas] == [0, 1, 0]
+        assert [Mailbox(one).unread() for one in annas] == [0, 1, 0]
         pages = [client_of(one).get(reverse("messaging:room", args=[room.id])) for one in annas[:2]]
         assert ['<mark class="drm-mention">@Ann Lee</mark>' in one.content.decode() for one in pages] == [
             False,
@@ -123,18 +123,16 @@ class TestNamesakes:
 
     @pytest.mark.parametrize("chosen", ["ann", "bob", "nobody", "\0", ""])
     def test_who_is_no_namesake_can_not_be_chosen(
-        self, room: Chat, people: dict[str, User], annas: list[User], chosen: str
+        self, room: Chat, people: People, annas: list[Member], chosen: str
     ) -> None:
-        mentions = str(people[chosen].pk) if chosen in people else chosen
+        mentions = people.get(chosen, chosen)
         send(room, people["bob"], "@Ann Lee and mail@ann", mentions=mentions)
-        (message,) = room.history(str(people["bob"].pk)).messages
-        assert message.mentions == tuple(str(one.pk) for one in annas)
+        (message,) = room.history(people["bob"]).messages
+        assert message.mentions == tuple(one for one in annas)
 
-    def test_suggestions_tell_them_apart(
-        self, room: Chat, people: dict[str, User], annas: list[User]
-    ) -> None:
+    def test_suggestions_tell_them_apart(self, room: Chat, people: People, annas: list[Member]) -> None:
         client = client_of(people["bob"], json=True)
-        hints = ["ann1", "ann2", str(annas[2].pk)]
+        hints = ["ann1", "ann2", annas[2]]
         for path in (reverse("messaging:member_suggest", args=[room.id]), reverse("messaging:suggest")):
             found = client.get(path, {"q": "ann l"}).json()["results"]
             assert sorted(one["description"] for one in found) == sorted(hints)
@@ -142,55 +140,53 @@ class TestNamesakes:
         assert all(f"<bdi>{hint}</bdi></small>" in details.content.decode() for hint in hints)
 
 
-def test_an_edit_notifies_nobody_and_keeps_the_mentions(chat: Chat, people: dict[str, User]) -> None:
+def test_an_edit_notifies_nobody_and_keeps_the_mentions(chat: Chat, people: People) -> None:
     ann, bob, lee = (people[key] for key in ("ann", "bob", "lee"))
     send(chat, ann, "@Bob")
     address = reverse("messaging:edit", args=[chat.id, "1"])
     edited = client_of(ann, json=True).post(address, {"body": "@Bob Lee, @Bob"}).json()
-    assert edited["message"]["mentions"] == [str(bob.pk)]
-    assert [Mailbox(str(one.pk)).unread() for one in (bob, lee)] == [1, 0]
+    assert edited["message"]["mentions"] == [bob]
+    assert [Mailbox(one).unread() for one in (bob, lee)] == [1, 0]
 
 
-def test_notifying_takes_one_operation(chat: Chat, people: dict[str, User], operations: list[str]) -> None:
+def test_notifying_takes_one_operation(chat: Chat, people: People, operations: list[str]) -> None:
     send(chat, people["ann"], "@Bob, @Bob Lee, @Zoë Å.")
     assert operations[operations.index("Chat.send") + 1 :] == ["Chat.changes", "Mailing.send"]
 
 
-def test_members_are_read_only_for_an_at(chat: Chat, people: dict[str, User], operations: list[str]) -> None:
-    find_mentions(Identity(), chat, str(people["ann"].pk), "Hello `@`")
+def test_members_are_read_only_for_an_at(chat: Chat, people: People, operations: list[str]) -> None:
+    find_mentions(Identity(), chat, people["ann"], "Hello `@`")
     assert operations == []
 
 
 def test_the_mentioned_member_is_notified_once_and_the_name_is_highlighted(
-    chat: Chat, people: dict[str, User]
+    chat: Chat, people: People
 ) -> None:
     for _ in range(2):
         send(chat, people["ann"], "Hi @Bob", request_id="r")
-    (mail,) = Mailbox(str(people["bob"].pk)).fetch().messages
+    (mail,) = Mailbox(people["bob"]).fetch().messages
     assert mail.payload["text"] == "Ann mentioned you in the group “Trip”."
     assert mail.payload["url"] == f"{reverse('messaging:room', args=[chat.id])}?at=1"
     assert mail.count == 1
-    assert Mailbox(str(people["lee"].pk)).unread() == 0
+    assert Mailbox(people["lee"]).unread() == 0
     page = client_of(people["lee"]).get(reverse("messaging:room", args=[chat.id])).content.decode()
     assert 'Hi <span class="drm-mention">@Bob</span>' in page
-    chat.rename(str(people["ann"].pk), "")
+    chat.rename(people["ann"], "")
     send(chat, people["ann"], "@Bob")
-    assert (
-        Mailbox(str(people["bob"].pk)).fetch().messages[-1].payload["text"] == "Ann mentioned you in a group."
-    )
-    direct = Chat.direct(str(people["ann"].pk), str(people["bob"].pk))
+    assert Mailbox(people["bob"]).fetch().messages[-1].payload["text"] == "Ann mentioned you in a group."
+    direct = Chat.direct(people["ann"], people["bob"])
     send(direct, people["ann"], "@Bob")
-    assert Mailbox(str(people["bob"].pk)).fetch().messages[-1].payload["text"] == "Ann mentioned you."
+    assert Mailbox(people["bob"]).fetch().messages[-1].payload["text"] == "Ann mentioned you."
 
 
-def test_who_has_blocked_the_sender_is_not_notified(chat: Chat, people: dict[str, User]) -> None:
-    Blocks(str(people["bob"].pk)).block(str(people["ann"].pk))
+def test_who_has_blocked_the_sender_is_not_notified(chat: Chat, people: People) -> None:
+    Blocks(people["bob"]).block(people["ann"])
     send(chat, people["ann"], "Hi @Bob")
-    assert Mailbox(str(people["bob"].pk)).unread() == 0
+    assert Mailbox(people["bob"]).unread() == 0
 
 
 def test_a_failing_notification_does_not_fail_the_message(
-    chat: Chat, people: dict[str, User], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    chat: Chat, people: People, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail(*_: object, **__: object) -> None:
         raise Unavailable("gone")
@@ -202,8 +198,8 @@ def test_a_failing_notification_does_not_fail_the_message(
     assert chat.info().last_id == 1
 
 
-def test_a_chat_with_a_long_id(people: dict[str, User]) -> None:
+def test_a_chat_with_a_long_id(people: People) -> None:
     ann, bob = people["ann"], people["bob"]
-    chat = Chat.create(str(ann.pk), [str(bob.pk)], chat_id="é" * 127)
+    chat = Chat.create(ann, [bob], chat_id="é" * 127)
     send(chat, ann, "@Bob")
-    assert Mailbox(str(bob.pk)).unread() == 1
+    assert Mailbox(bob).unread() == 1

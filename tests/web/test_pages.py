@@ -2,39 +2,38 @@
 
 from __future__ import annotations
 
+import html
+import logging
 import re
 import urllib.parse
 import zoneinfo
-from collections.abc import Callable
 from typing import Any
 
 import pytest
-from django.contrib.auth.models import User
-from django.test import Client
+from django.contrib.auth.models import AnonymousUser
+from django.template import Context, Template
+from django.test import RequestFactory
 from django.urls import reverse
 from django.utils import timezone
 from pytest_django import Settings
 
-from django_redis_messaging import Chat, Inbox, notify
+from django_redis_messaging import Blocks, Chat, Inbox, RecentContacts, notify
 from django_redis_messaging.services.directories import Directory
-from django_redis_messaging.services.directories.recent import RecentContacts
-from django_redis_messaging.services.users.privacy import Blocks
 from django_redis_messaging.web.identity import Identity
+from django_redis_messaging.web.people import MAX_SUGGESTION_PAGES, SUGGESTIONS_PER_PAGE
 from django_redis_messaging.web.views.chats import CHATS_PER_PAGE
 from django_redis_messaging.web.views.details import MEMBERS_PER_PAGE
 
-from .conftest import Room, client_of
+from ..support.server import change
+from .conftest import Members, Room, client_of, code, page
+from .test_access import address
 
-pytestmark = pytest.mark.versions
+RLO, PDI = "\u202e", "\u2069"
+#: bytes of the largest page
+MAX_PAGE_BYTES = 300 * 1024
 
 HOSTILE = "<img src=x onerror=alert(1)>\"'><script>alert(2)</script>"
 ESCAPED = "&lt;img src=x onerror=alert(1)&gt;"
-
-
-def page(client: Client, name: str, *args: str, **query: str) -> str:
-    answer = client.get(reverse(f"messaging:{name}", args=args), query)
-    assert answer.status_code == 200
-    return answer.content.decode()
 
 
 class Guilds(Identity):
@@ -52,6 +51,7 @@ class NobodyNew(Identity):
         return False
 
 
+@pytest.mark.versions
 class TestList:
     def test_unread_count_and_newest_message(self, room: Room) -> None:
         text = page(room.client("owner"), "chats")
@@ -63,24 +63,23 @@ class TestList:
         room.chat.ack(room.id("member"), 1)
         assert "drm-badge" not in page(room.client("member"), "chats")
 
-    def test_a_chat_without_a_title_shows_its_members(self, person: Callable[..., User]) -> None:
-        ann, *others = (person(name) for name in ("ann", "bob", "cat", "dan", "eva"))
-        ids = [str(user.pk) for user in others]
-        Chat.create(str(ann.pk), ids[:1])
-        Chat.create(str(ann.pk), ids)
+    def test_a_chat_without_a_title_shows_its_members(self, member: Members) -> None:
+        ann, *others = (member(name) for name in ("ann", "bob", "cat", "dan", "eva"))
+        Chat.create(ann, others[:1])
+        Chat.create(ann, others)
         text = page(client_of(ann), "chats")
         assert "<bdi>bob</bdi>" in text
         assert "<bdi>bob, cat, dan and 1 other</bdi>" in text
 
-    def test_a_title_of_blanks_is_none(self, person: Callable[..., User]) -> None:
-        ann, bob, cat = person("ann"), person("bob"), person("cat")
-        Chat.create(str(ann.pk), [str(bob.pk), str(cat.pk)], title="\u200b \u2800\u3164")
+    def test_a_title_of_blanks_is_none(self, member: Members) -> None:
+        ann, bob, cat = member("ann"), member("bob"), member("cat")
+        Chat.create(ann, [bob, cat], title="\u200b \u2800\u3164")
         assert "<bdi>bob, cat</bdi>" in page(client_of(ann), "chats")
 
-    def test_more_than_a_page(self, person: Callable[..., User]) -> None:
-        ann = person("ann")
+    def test_more_than_a_page(self, member: Members) -> None:
+        ann = member("ann")
         for number in range(CHATS_PER_PAGE + 1):
-            Chat.create(str(ann.pk), [], title=f"Chat no {number}.")
+            Chat.create(ann, [], title=f"Chat no {number}.")
         client = client_of(ann)
         first = page(client, "chats")
         further = re.search(r'href="\?after=([^"]+)"', first)
@@ -91,21 +90,22 @@ class TestList:
         assert len(listed[0] | listed[1]) == CHATS_PER_PAGE + 1
         assert "?after=" in page(client, "chats", after="gone")
 
-    def test_the_next_page_continues_although_its_link_has_moved(self, person: Callable[..., User]) -> None:
-        ann = person("ann")
+    def test_the_next_page_continues_although_its_link_has_moved(self, member: Members) -> None:
+        ann = member("ann")
         for number in range(CHATS_PER_PAGE + 1):
-            Chat.create(str(ann.pk), [], title=f"Chat no {number}.")
+            Chat.create(ann, [], title=f"Chat no {number}.")
         client = client_of(ann)
         further = re.search(r'href="\?after=([^"]+)"', page(client, "chats"))
         assert further
         cursor = urllib.parse.unquote(further[1])
         last = Chat(cursor.partition("-")[2])
         (title,) = re.findall(r"Chat no \d+\.", page(client, "chats", after=cursor))
-        for change in (lambda: last.send(str(ann.pk), "up"), lambda: last.delete(str(ann.pk))):
-            change()
+        for move in (lambda: last.send(ann, "up"), lambda: last.delete(ann)):
+            move()
             assert re.findall(r"Chat no \d+\.", page(client, "chats", after=cursor)) == [title]
 
 
+@pytest.mark.versions
 class TestRoom:
     def test_history_and_its_older_pages(self, room: Room) -> None:
         for number in range(120):
@@ -120,16 +120,16 @@ class TestRoom:
             seen |= set(re.findall(r"no \d+\.", text))
         assert len(seen) == 120
 
-    def test_a_gap_is_shown(self, person: Callable[..., User], settings: Settings) -> None:
-        settings.REDIS_MESSAGING = {**settings.REDIS_MESSAGING, "CHAT_MAX_LENGTH": 10}
-        ann = person("ann")
-        chat = Chat.create(str(ann.pk), [])
+    def test_a_gap_is_shown(self, member: Members, settings: Settings) -> None:
+        change(settings, CHAT_MAX_LENGTH=10)
+        ann = member("ann")
+        chat = Chat.create(ann, [])
         for number in range(15):
-            chat.send(str(ann.pk), f"no {number}")
+            chat.send(ann, f"no {number}")
         assert "5 older messages were removed." in page(client_of(ann), "room", chat.id)
 
     def test_days_and_the_first_unread_message_are_marked(self, room: Room) -> None:
-        text = page(room.client("owner"), "room", room.chat.id)
+        text = room.page("owner", "room")
         assert text.count('class="drm-day ') == 1
         text = text[text.index('id="drm-log"') :]
         assert text.index("From the owner") < text.index('id="drm-unread"') < text.index("From the member")
@@ -157,22 +157,22 @@ class TestRoom:
     def test_the_divider_is_only_where_everything_before_is_read(self, room: Room) -> None:
         for number in range(3, 204):
             room.chat.send(room.id("owner"), f"no {number}.")
-        text = page(room.client("member"), "room", room.chat.id, before="204")
+        text = room.page("member", "room", before="204")
         assert "no 203." in text and "drm-unread" not in text
 
     def test_opens_before_the_first_unread_message(self, room: Room) -> None:
         for number in range(3, 204):
             room.chat.send(room.id("owner"), f"no {number}.")
         room.chat.ack(room.id("member"), 52)
-        text = page(room.client("member"), "room", room.chat.id)
+        text = room.page("member", "room")
         ids = re.findall(r' data-id="(\d+)" data-cursor', text)
         assert (ids[0], ids[-1]) == ("43", "72")
         assert "151 new messages" in text
         assert text.index("no 52.") < text.index('id="drm-unread"') < text.index("no 53.")
         assert '<a class="drm-button" href="?after=72" id="drm-newer">' in text
-        later = page(room.client("member"), "room", room.chat.id, after="72")
+        later = room.page("member", "room", after="72")
         assert "no 73." in later and "no 72." not in later
-        assert "no 100." in page(room.client("member"), "room", room.chat.id, at="100")
+        assert "no 100." in room.page("member", "room", at="100")
 
     def test_replying_quotes(self, room: Room) -> None:
         client = room.client("member")
@@ -184,23 +184,23 @@ class TestRoom:
         assert "owner" in quote and "From the owner" in quote[: quote.index("Indeed")]
 
     def test_search(self, room: Room) -> None:
-        text = page(room.client("owner"), "search", room.chat.id, q="MEMBER")
+        text = room.page("owner", "search", q="MEMBER")
         assert "From the member" in text and "From the owner" not in text
         assert f"{reverse('messaging:room', args=[room.chat.id])}?at=2#m2" in text
-        assert "Nothing found." in page(room.client("owner"), "search", room.chat.id, q="nowhere")
+        assert "Nothing found." in room.page("owner", "search", q="nowhere")
 
     def test_the_mute_says_until_when(self, room: Room) -> None:
         room.client("owner").post(reverse("messaging:mute", args=[room.chat.id]), {"hours": "8"})
-        text = page(room.client("owner"), "room", room.chat.id)
+        text = room.page("owner", "room")
         until = room.chat.changes(room.id("owner"), after=2).muted_until
         assert until and f'datetime="{timezone.localtime(until):%Y-%m-%dT%H:%M}' in text
-        assert "Unmute" in text and "Unmute" not in page(room.client("member"), "room", room.chat.id)
+        assert "Unmute" in text and "Unmute" not in room.page("member", "room")
 
     def test_roles(self, room: Room) -> None:
         address = reverse("messaging:role", args=[room.chat.id])
         room.client("owner").post(address, {"member": room.id("member"), "role": "owner"})
         assert room.chat.role(room.id("member")) == "owner"
-        assert "Make a member" in page(room.client("owner"), "details", room.chat.id)
+        assert "Make a member" in room.page("owner", "details")
         room.client("owner").post(address, {"member": room.id("member"), "role": "member"})
         assert room.chat.role(room.id("member")) == "member"
 
@@ -236,7 +236,7 @@ class TestRoom:
         assert "Better" in text and "edited" in text and "From the member" not in text
 
     def test_messages_of_others_can_not_be_edited(self, room: Room) -> None:
-        text = page(room.client("owner"), "room", room.chat.id, edit="2")
+        text = room.page("owner", "room", edit="2")
         assert ">From the member</textarea>" not in text
 
     def test_deleting(self, room: Room) -> None:
@@ -247,27 +247,27 @@ class TestRoom:
 
     def test_only_owners_may_remove_members(self, room: Room) -> None:
         remove = reverse("messaging:remove", args=[room.chat.id])
-        assert remove in page(room.client("owner"), "details", room.chat.id)
-        assert remove not in page(room.client("member"), "details", room.chat.id)
+        assert remove in room.page("owner", "details")
+        assert remove not in room.page("member", "details")
 
     def test_seen_by(self, room: Room) -> None:
-        assert "Seen by" not in page(room.client("member"), "room", room.chat.id)
+        assert "Seen by" not in room.page("member", "room")
         room.chat.ack(room.id("owner"), 2)
-        assert "Seen by owner" in page(room.client("member"), "room", room.chat.id)
+        assert "Seen by owner" in room.page("member", "room")
 
     def test_who_joins_later_has_not_seen_it(self, room: Room) -> None:
         member, former = room.id("member"), room.id("former")
         room.chat.join(former, by=room.id("owner"))
         room.chat.ack(former, 2)  # the page acks what it shows: nothing
-        assert "Seen by" not in page(room.client("member"), "room", room.chat.id)
+        assert "Seen by" not in room.page("member", "room")
         room.chat.ack(room.id("owner"), 2)
-        assert "Seen by owner<" in page(room.client("member"), "room", room.chat.id)
+        assert "Seen by owner<" in room.page("member", "room")
         room.chat.ack(former, room.chat.send(member, "For all").id)
-        assert "Seen by former<" in page(room.client("member"), "room", room.chat.id)
+        assert "Seen by former<" in room.page("member", "room")
 
     def test_renaming(self, room: Room) -> None:
         room.client("member").post(reverse("messaging:rename", args=[room.chat.id]), {"title": "Another"})
-        assert "Another" in page(room.client("owner"), "room", room.chat.id)
+        assert "Another" in room.page("owner", "room")
 
     def test_leaving(self, room: Room) -> None:
         client = room.client("member")
@@ -289,9 +289,9 @@ class TestRoom:
         assert answer.status_code == 400
 
     @pytest.mark.parametrize("chat_id", ["a/b", "..", "line\nbreak", "~tilde", "ü{}%:", "a?b#c"])
-    def test_any_chat_id_has_a_url(self, person: Callable[..., User], chat_id: str) -> None:
-        ann = person("ann")
-        Chat.create(str(ann.pk), [], "Hello", chat_id=chat_id, title="Odd")
+    def test_any_chat_id_has_a_url(self, member: Members, chat_id: str) -> None:
+        ann = member("ann")
+        Chat.create(ann, [], "Hello", chat_id=chat_id, title="Odd")
         client = client_of(ann)
         assert "Odd" in page(client, "chats")
         assert "Hello" in page(client, "room", chat_id)
@@ -302,36 +302,37 @@ class TestRoom:
         assert room.client("owner").get(f"{chats}chats/{path}/").status_code == 404
 
 
+@pytest.mark.versions
 class TestNew:
-    def test_creating_a_chat_with_forms_only(self, person: Callable[..., User]) -> None:
-        ann, bob, cat = person("ann"), person("bob"), person("cat")
+    def test_creating_a_chat_with_forms_only(self, member: Members) -> None:
+        ann, bob, cat = member("ann"), member("bob"), member("cat")
         client = client_of(ann)
         address = reverse("messaging:new")
         text = client.post(address, {"search": "1", "q": "bo", "title": "Plans"}).content.decode()
-        assert f'name="to" value="{bob.pk}">' in text and f'value="{cat.pk}"' not in text
-        found = {"search": "1", "q": "ca", "to": str(bob.pk), "title": "Plans"}
+        assert f'name="to" value="{bob}">' in text and f'value="{cat}"' not in text
+        found = {"search": "1", "q": "ca", "to": bob, "title": "Plans"}
         text = client.post(address, found).content.decode()
-        assert f'value="{bob.pk}" checked>' in text and f'value="{cat.pk}">' in text
+        assert f'value="{bob}" checked>' in text and f'value="{cat}">' in text
         assert 'value="Plans"' in text
-        both = {"to": [str(bob.pk), str(cat.pk)], "title": "Plans", "body": "Hello", "request_id": "r"}
+        both = {"to": [bob, cat], "title": "Plans", "body": "Hello", "request_id": "r"}
         answers = [client.post(address, both) for _ in range(2)]
         assert answers[0]["Location"] == answers[1]["Location"]
-        (chat,) = Inbox(str(cat.pk)).chats()
+        (chat,) = Inbox(cat).chats()
         assert (chat.title, chat.unread, chat.member_count) == ("Plans", 1, 3)
-        assert RecentContacts(str(ann.pk)).list() == [str(bob.pk), str(cat.pk)]
+        assert RecentContacts(ann).list() == [bob, cat]
 
-    def test_one_person_without_a_title_is_the_direct_chat(self, person: Callable[..., User]) -> None:
-        ann, bob = person("ann"), person("bob")
-        address, data = reverse("messaging:new"), {"to": str(bob.pk), "body": "Hello", "request_id": "r"}
+    def test_one_person_without_a_title_is_the_direct_chat(self, member: Members) -> None:
+        ann, bob = member("ann"), member("bob")
+        address, data = reverse("messaging:new"), {"to": bob, "body": "Hello", "request_id": "r"}
         answers = [client_of(ann).post(address, data) for _ in range(2)]  # the second one is a repeat
-        answers += [client_of(bob).post(address, {"to": str(ann.pk)})]
-        chat = Chat.direct(str(ann.pk), str(bob.pk))
+        answers += [client_of(bob).post(address, {"to": ann})]
+        chat = Chat.direct(ann, bob)
         assert {answer["Location"] for answer in answers} == {reverse("messaging:room", args=[chat.id])}
-        assert [message.body for message in chat.history(str(bob.pk)).messages] == ["Hello"]
-        assert len(Inbox(str(ann.pk)).chats()) == len(Inbox(str(bob.pk)).chats()) == 1
-        chat.leave(str(bob.pk))
-        client_of(ann).post(address, {"to": str(bob.pk), "body": "Still there?"})
-        assert [one.unread for one in Inbox(str(bob.pk)).chats()] == [1]
+        assert [message.body for message in chat.history(bob).messages] == ["Hello"]
+        assert len(Inbox(ann).chats()) == len(Inbox(bob).chats()) == 1
+        chat.leave(bob)
+        client_of(ann).post(address, {"to": bob, "body": "Still there?"})
+        assert [one.unread for one in Inbox(bob).chats()] == [1]
 
     @pytest.mark.parametrize(
         ("given", "status", "field"),
@@ -343,11 +344,11 @@ class TestNew:
         ],
     )
     def test_the_field_to_correct_is_marked_and_the_input_stays(
-        self, person: Callable[..., User], settings: Settings, given: dict[str, Any], status: int, field: str
+        self, member: Members, settings: Settings, given: dict[str, Any], status: int, field: str
     ) -> None:
-        settings.REDIS_MESSAGING = {**settings.REDIS_MESSAGING, "CHAT_MAX_MEMBERS": 3}
-        me, *others = (person(name) for name in ("me", "ann", "bob", "cat"))
-        chosen = [str(user.pk) for user in others if user.username in given.get("to", [])]
+        change(settings, CHAT_MAX_MEMBERS=3)
+        me, *others = (member(name) for name in ("me", "ann", "bob", "cat"))
+        chosen = [user for user in others if user.user.username in given.get("to", [])]
         data = {"title": "Plans", "body": "My words", **given, "to": chosen}
         answer = client_of(me).post(reverse("messaging:new"), data)
         assert answer.status_code == status
@@ -361,61 +362,61 @@ class TestNew:
         for member in chosen:
             assert f'value="{member}" checked' in text
 
-    def test_what_was_typed_for_somebody_who_has_blocked_the_user(self, person: Callable[..., User]) -> None:
-        ann, bob = person("ann"), person("bob")
-        Blocks(str(bob.pk)).block(str(ann.pk))
-        data = {"to": str(bob.pk), "body": "My words"}
+    def test_what_was_typed_for_somebody_who_has_blocked_the_user(self, member: Members) -> None:
+        ann, bob = member("ann"), member("bob")
+        Blocks(bob).block(ann)
+        data = {"to": bob, "body": "My words"}
         answer = client_of(ann).post(reverse("messaging:new"), data)
         text = answer.content.decode()
         assert answer.status_code == 403
-        assert "My words" in text and f'value="{bob.pk}" checked' in text
+        assert "My words" in text and f'value="{bob}" checked' in text
         assert 'role="alert" tabindex="-1"' in text
 
-    def test_at_least_one_recipient_is_required(self, person: Callable[..., User]) -> None:
-        ann = person("ann")
+    def test_at_least_one_recipient_is_required(self, member: Members) -> None:
+        ann = member("ann")
         answer = client_of(ann).post(reverse("messaging:new"), {"body": "Kept"})
         assert answer.status_code == 400
         assert "Kept" in answer.content.decode()
-        assert Inbox(str(ann.pk)).chats() == []
+        assert Inbox(ann).chats() == []
 
-    def test_a_typed_name_is_not_left_out(self, person: Callable[..., User]) -> None:
-        ann, cat = person("ann"), person("cat", first_name="Cat Ono")
-        bobs = [str(person(f"bob{at}", first_name="Bob", last_name=name).pk) for at, name in enumerate("RL")]
-        chat = Chat.create(str(ann.pk), [], title="Trip")
+    def test_a_typed_name_is_not_left_out(self, member: Members) -> None:
+        ann, cat = member("ann"), member("cat", first_name="Cat Ono")
+        bobs = [member(f"bob{at}", first_name="Bob", last_name=name) for at, name in enumerate("RL")]
+        chat = Chat.create(ann, [], title="Trip")
         for name, *args in (("new",), ("add", chat.id)):
             address = reverse(f"messaging:{name}", args=args)
             for json in (True, False):
                 client = client_of(ann, json=json)
                 for typed, text in (("bob", "Several people match “bob”"), ("zoe", "is called “zoe”")):
-                    answer = client.post(address, {"to": str(cat.pk), "q": typed, "title": "Lunch"})
+                    answer = client.post(address, {"to": cat, "q": typed, "title": "Lunch"})
                     shown = answer.json()["error"]["message"] if json else answer.content.decode()
                     assert answer.status_code == 400 and text in shown
-            refused = client.post(address, {"to": str(cat.pk), "q": "bob"}).content.decode()
-            assert f'name="to" value="{cat.pk}" checked' in refused and 'name="q" value="bob"' in refused
+            refused = client.post(address, {"to": cat, "q": "bob"}).content.decode()
+            assert f'name="to" value="{cat}" checked' in refused and 'name="q" value="bob"' in refused
             found = re.findall(r'name="to-found" value="(\w+)"', refused)
             assert sorted(found) == sorted(bobs)
-        assert len(chat.members()) == len(Inbox(str(ann.pk)).chats()) == 1
-        data = {"to": [str(cat.pk), bobs[0]], "to-found": found, "q": "bob"}  # chosen from those found
+        assert len(chat.members()) == len(Inbox(ann).chats()) == 1
+        data = {"to": [cat, bobs[0]], "to-found": found, "q": "bob"}  # chosen from those found
         assert client.post(address, data).status_code == 302
         assert client.post(address, {"q": "BOB l"}).status_code == 302  # only one
         members = {member.user for member in chat.members()}
-        assert members == {str(ann.pk), str(cat.pk), *bobs}
+        assert members == {ann, cat, *bobs}
 
-    def test_recipients_must_be_in_the_guild(self, person: Callable[..., User], settings: Settings) -> None:
+    def test_recipients_must_be_in_the_guild(self, member: Members, settings: Settings) -> None:
         settings.REDIS_MESSAGING = {**settings.REDIS_MESSAGING, "IDENTITY": f"{__name__}.Guilds"}
-        ann, abe, bob = person("ann"), person("abe"), person("bob")
+        ann, abe, bob = member("ann"), member("abe"), member("bob")
         for user in (ann, abe):
-            Directory("guild-a").add(str(user.pk), user.username)
-        Directory("guild-b").add(str(bob.pk), "bob")
+            Directory("guild-a").add(user, user.user.username)
+        Directory("guild-b").add(bob, "bob")
         client = client_of(ann, json=True)
-        for to in ([str(bob.pk)], [str(abe.pk), str(bob.pk)], ["nobody"]):
+        for to in ([bob], [abe, bob], ["nobody"]):
             answer = client.post(reverse("messaging:new"), {"to": to})
-            assert (answer.status_code, answer.json()["error"]["code"]) == (403, "not_in_directory")
-        assert Inbox(str(bob.pk)).chats() == []
-        chat_id = client.post(reverse("messaging:new"), {"to": [str(abe.pk)]}).json()["id"]
-        answer = client.post(reverse("messaging:add", args=[chat_id]), {"to": [str(bob.pk)]})
+            assert code(answer) == (403, "not_in_directory")
+        assert Inbox(bob).chats() == []
+        chat_id = client.post(reverse("messaging:new"), {"to": [abe]}).json()["id"]
+        answer = client.post(reverse("messaging:add", args=[chat_id]), {"to": [bob]})
         assert answer.status_code == 403
-        assert "bob" not in page(client_of(ann), "new", to=str(bob.pk))
+        assert "bob" not in page(client_of(ann), "new", to=bob)
 
     def test_the_identity_may_refuse(self, room: Room, settings: Settings) -> None:
         settings.REDIS_MESSAGING = {**settings.REDIS_MESSAGING, "IDENTITY": f"{__name__}.NobodyNew"}
@@ -425,7 +426,7 @@ class TestNew:
         assert len(room.chat.members()) == 2
 
     def test_adding_people(self, room: Room) -> None:
-        text = page(room.client("member"), "add", room.chat.id)
+        text = room.page("member", "add")
         assert "outsider" in text
         added = {"to": [room.id("outsider"), room.id("owner")]}
         answer = room.client("member", json=True).post(reverse("messaging:add", args=[room.chat.id]), added)
@@ -433,19 +434,19 @@ class TestNew:
         assert len(room.chat.members()) == 3
 
 
+@pytest.mark.versions
 class TestContacts:
-    def test_recent_contacts_come_before_the_directory(self, person: Callable[..., User]) -> None:
-        ann, *_ = (person(name) for name in ("ann", "bea", "ben", "bob"))
-        bob = User.objects.get(username="bob")
-        RecentContacts(str(ann.pk)).touch(str(bob.pk))
+    def test_recent_contacts_come_before_the_directory(self, member: Members) -> None:
+        ann, _, _, bob = (member(name) for name in ("ann", "bea", "ben", "bob"))
+        RecentContacts(ann).touch(bob)
         answer = client_of(ann).get(reverse("messaging:suggest"), {"q": "B"}).json()
         assert [result["text"] for result in answer["results"]] == ["bob", "bea", "ben"]
         assert answer["pagination"] == {"more": False}
 
-    def test_chinese_names_are_found_by_pinyin(self, person: Callable[..., User]) -> None:
-        ann, recent, other = person("ann"), person("u1", last_name="王小明"), person("u2", last_name="王莉")
-        RecentContacts(str(ann.pk)).touch(str(recent.pk))
-        chat = Chat.create(str(ann.pk), [str(recent.pk), str(other.pk)])
+    def test_chinese_names_are_found_by_pinyin(self, member: Members) -> None:
+        ann, recent, other = member("ann"), member("u1", last_name="王小明"), member("u2", last_name="王莉")
+        RecentContacts(ann).touch(recent)
+        chat = Chat.create(ann, [recent, other])
         for path in (reverse("messaging:suggest"), reverse("messaging:member_suggest", args=[chat.id])):
             for prefix, found in {
                 "wang": ["王小明", "王莉"],
@@ -455,8 +456,8 @@ class TestContacts:
                 results = client_of(ann, json=True).get(path, {"q": prefix}).json()["results"]
                 assert [result["text"] for result in results] == found
 
-    def test_pages_of_suggestions(self, person: Callable[..., User]) -> None:
-        ann = person("ann")
+    def test_pages_of_suggestions(self, member: Members) -> None:
+        ann = member("ann")
         Directory("everyone").add_many((f"x{number}", f"Xenia {number:02}") for number in range(45))
         seen: list[str] = []
         client = client_of(ann)
@@ -467,37 +468,38 @@ class TestContacts:
         assert seen == [f"x{number}" for number in range(45)]
 
     @pytest.mark.parametrize("number", ["0", "-1", "x", "99999", "²"])
-    def test_invalid_pages(self, person: Callable[..., User], number: str) -> None:
-        answer = client_of(person("ann")).get(reverse("messaging:suggest"), {"page": number})
+    def test_invalid_pages(self, member: Members, number: str) -> None:
+        answer = client_of(member("ann")).get(reverse("messaging:suggest"), {"page": number})
         assert answer.status_code == 400
 
-    def test_users_are_not_suggested_to_themselves(self, person: Callable[..., User]) -> None:
-        answer = client_of(person("ann")).get(reverse("messaging:suggest"), {"q": "an\0n"}).json()
+    def test_users_are_not_suggested_to_themselves(self, member: Members) -> None:
+        answer = client_of(member("ann")).get(reverse("messaging:suggest"), {"q": "an\0n"}).json()
         assert answer["results"] == []
 
-    def test_recent_contacts_can_be_removed(self, person: Callable[..., User]) -> None:
-        ann, bob = person("ann"), person("bob")
-        RecentContacts(str(ann.pk)).touch(str(bob.pk))
+    def test_recent_contacts_can_be_removed(self, member: Members) -> None:
+        ann, bob = member("ann"), member("bob")
+        RecentContacts(ann).touch(bob)
         client = client_of(ann)
-        assert f'name="contact" value="{bob.pk}"' in page(client, "contacts")
-        client.post(reverse("messaging:forget_contact"), {"contact": str(bob.pk)})
+        assert f'name="contact" value="{bob}"' in page(client, "contacts")
+        client.post(reverse("messaging:forget_contact"), {"contact": bob})
         assert "People you message appear here." in page(client, "contacts")
 
-    def test_contacts_outside_the_directory_are_not_suggested(self, person: Callable[..., User]) -> None:
-        ann, bob = person("ann"), person("bob")
-        RecentContacts(str(ann.pk)).touch(str(bob.pk))
-        Directory("everyone").remove(str(bob.pk))
+    def test_contacts_outside_the_directory_are_not_suggested(self, member: Members) -> None:
+        ann, bob = member("ann"), member("bob")
+        RecentContacts(ann).touch(bob)
+        Directory("everyone").remove(bob)
         assert client_of(ann).get(reverse("messaging:suggest"), {"q": "b"}).json()["results"] == []
 
 
+@pytest.mark.versions
 class TestEscaping:
     @pytest.mark.parametrize("name", ["chats", "room", "add", "new", "contacts"])
-    def test_pages_are_escaped(self, person: Callable[..., User], name: str) -> None:
-        ann = person("ann", first_name=HOSTILE)
-        bob = person("bob", first_name=HOSTILE, last_name="B")
-        chat = Chat.create(str(bob.pk), [str(ann.pk)], HOSTILE, title=HOSTILE)
-        Chat.create(str(bob.pk), [str(ann.pk)], HOSTILE, chat_id=HOSTILE)
-        RecentContacts(str(ann.pk)).touch(str(bob.pk))
+    def test_pages_are_escaped(self, member: Members, name: str) -> None:
+        ann = member("ann", first_name=HOSTILE)
+        bob = member("bob", first_name=HOSTILE, last_name="B")
+        chat = Chat.create(bob, [ann], HOSTILE, title=HOSTILE)
+        Chat.create(bob, [ann], HOSTILE, chat_id=HOSTILE)
+        RecentContacts(ann).touch(bob)
         args = [chat.id] if name in ("room", "add") else []
         text = page(client_of(ann), name, *args, q=HOSTILE)
         assert ESCAPED in text
@@ -507,11 +509,8 @@ class TestEscaping:
         room.chat.send(room.id("member"), HOSTILE)
         room.chat.rename(room.id("member"), HOSTILE)
         client = room.client("owner")
-        for address in (
-            reverse("messaging:chats_feed"),
-            reverse("messaging:room_feed", args=[room.chat.id]),
-        ):
-            data = client.get(address, {"html": "1"}).json()
+        for name, args in (("chats_feed", []), ("room_feed", [room.chat.id])):
+            data = client.get(reverse(f"messaging:{name}", args=args), {"html": "1"}).json()
             for item in data.get("chats") or data["messages"]:
                 assert "<img" not in item["html"] and "<script" not in item["html"]
 
@@ -526,11 +525,12 @@ class TestEscaping:
     )
     def test_only_web_addresses_become_links(self, room: Room, body: str) -> None:
         room.chat.send(room.id("member"), body)
-        text = page(room.client("owner"), "room", room.chat.id)
+        text = room.page("owner", "room")
         assert not re.search(r'href="(javascript|data):', text)
         assert not re.search(r"<[^>]*onmouseover", text)
 
 
+@pytest.mark.versions
 class TestInvalidMemberIds:
     @pytest.mark.parametrize("to", ["NUL \0", "x" * 300, " "])
     @pytest.mark.parametrize("how", ["new", "add", "remove", "forget_contact", "search"])
@@ -542,3 +542,234 @@ class TestInvalidMemberIds:
         assert answer.status_code in (200, 400, 403)
         assert len(room.chat.members()) == 2
         assert room.client("owner").get(reverse("messaging:new"), {"to": to}).status_code == 200
+
+
+@pytest.mark.versions
+class TestSpoofing:
+    def test_a_title_does_not_hide_the_other_member(self, member: Members) -> None:
+        ann, mallory, cat = member("ann"), member("mallory"), member("cat")
+        chat = Chat.create(mallory, [ann], title="Bank")
+        client = client_of(ann)
+        heading = (
+            page(client, "room", chat.id).partition('<div class="drm-head-text">')[2].partition("</div>")[0]
+        )
+        shown = "with <bdi>mallory</bdi>"
+        assert "<bdi>Bank</bdi>" in heading and shown in heading
+        assert page(client, "chats").count(shown) == 1
+        (row,) = client.get(reverse("messaging:chats_feed"), {"html": "1"}).json()["chats"]
+        assert "Bank" in row["html"] and shown in row["html"]
+        chat.rename(mallory, RLO)
+        assert "<bdi>mallory</bdi>" in page(client, "chats") and shown not in page(client, "chats")
+        chat.rename(mallory, "Three")
+        chat.join(cat, by=mallory)
+        assert shown not in page(client, "chats") + page(client, "room", chat.id)
+
+    def test_a_group_with_the_name_of_a_person_does_not_look_like_the_direct_chat(
+        self, member: Members
+    ) -> None:
+        ann, mallory, cat = member("ann"), member("mallory"), member("cat", first_name="Cat", last_name="Lee")
+        direct = Chat.direct(cat, ann)
+        two = Chat.create(mallory, [ann], title="Cat Lee")
+        three = Chat.create(mallory, [ann, cat], title="Cat Lee")
+        untitled = Chat.create(cat, [ann])
+        client = client_of(ann)
+        kinds = {
+            direct.id: ("Direct chat", None),
+            two.id: ("Group · 2 members", "Group with <bdi>mallory</bdi>"),
+            three.id: ("Group · 3 members", "Group"),
+            untitled.id: ("Group · 2 members", "Group"),
+        }
+        rows = {
+            row["id"]: row
+            for row in client.get(reverse("messaging:chats_feed"), {"html": "1"}).json()["chats"]
+        }
+        for chat_id, (kind, beside) in kinds.items():
+            is_group = beside is not None
+            html = rows[chat_id]["html"]
+            assert rows[chat_id]["group"] is ("drm-group" in html) is is_group
+            assert "<bdi>Cat Lee</bdi>" in html
+            assert (f'<small class="drm-companion">{beside}</small>' in html) is is_group
+            feed = client.get(reverse("messaging:room_feed", args=[chat_id]), {"at": "newest"}).json()
+            assert (feed["title"], feed["members"]) == ("Cat Lee", kind)
+            for name in ("room", "details", "search", *(["add"] if is_group else [])):
+                text = page(client, name, chat_id)
+                head = text.rpartition("</h1>")[0].rpartition("<header" if name == "room" else "<h1")[2]
+                assert kind in text and ("drm-group" in head) is is_group, name
+                title = text.partition("<title>")[2].partition("</title>")[0]
+                assert ("Group: Cat Lee" in title) is is_group and "Cat Lee" in title, name
+
+    def test_a_direct_chat_has_the_name_of_the_other_member(self, member: Members) -> None:
+        ann, mallory = member("ann"), member("mallory")
+        chat = Chat.direct(mallory, ann)
+        chat.rename(mallory, "Cat Lee")
+        client = client_of(ann)
+        for name, *args in (("chats",), ("room", chat.id), ("details", chat.id), ("search", chat.id)):
+            text = page(client, name, *args)
+            assert "<bdi>mallory</bdi>" in text and "<bdi>Cat Lee</bdi>" not in text, name
+        assert reverse("messaging:rename", args=[chat.id]) not in page(client, "room", chat.id)
+        answer = client.post(reverse("messaging:rename", args=[chat.id]), {"title": "Cat"})
+        assert answer.status_code == 400 and chat.info().title == "Cat Lee"
+
+    def test_direction_controls_stay_inside_the_message(self, member: Members) -> None:
+        ann = member("ann", first_name="Ann")
+        bob = member("bob", first_name=f"Bob{PDI}{RLO}", last_name="eno")
+        chat = Chat.create(bob, [ann], f"{PDI}{RLO}body", title=f"Title{PDI}{RLO}eltit")
+        Chat.create(bob, [ann])
+        RecentContacts(ann).touch(bob)
+        notify(ann, "Hello", sender=bob)
+        client = client_of(ann)
+        chat.ack(ann, chat.send(ann, f"{RLO}Mine").id)
+        chat.ack(bob, 2)
+        for name, *args in (
+            ("chats",),
+            ("contacts",),
+            ("notifications",),
+            ("add", chat.id),
+            ("room", chat.id),
+        ):
+            text = page(client, name, *args, q="bob")
+            assert "eno" in text or "eltit" in text
+            # The field to rename a chat has its title unchanged.
+            outside = re.sub(r'<div class="drm-body".*?</div>|<input id="drm-rename"[^>]*>', "", text)
+            assert RLO not in outside and PDI not in outside
+        assert f'<div class="drm-body" dir="auto">{PDI}{RLO}body</div>' in text
+        assert "Seen by Bob eno" in text
+        feed = client.get(reverse("messaging:suggest"), {"q": "bob"}).json()
+        assert feed["results"][0]["text"] == "Bob eno"
+
+
+@pytest.mark.versions
+class TestMessagePage:
+    @pytest.mark.parametrize("piece", ["&", "\U0001f600", "https://example.com/&&& ", "word\n"])
+    def test_it_shows_the_whole_text_in_bounded_parts(self, room: Room, piece: str) -> None:
+        body = (piece * 65_536).encode()[:65_000].decode(errors="ignore")
+        message = room.chat.send(room.id("member"), body)
+        client = room.client("owner")
+        address = reverse("messaging:message", args=[room.chat.id, message.id])
+        assert (
+            f'<a href="{address}">Show all</a>' in page(client, "room", room.chat.id) or len(body) <= 20_000
+        )
+        shown, query = "", "?from=junk"
+        while query:
+            text = client.get(address + query).content.decode()
+            assert len(text.encode()) <= MAX_PAGE_BYTES
+            part = text.partition('<div class="drm-body drm-whole" dir="auto">')[2].partition("</div>")[0]
+            shown += html.unescape(re.sub(r"<[^>]*>", "", part))
+            following = re.search(r'href="(\?from=\d+)">Next part', text)
+            query = following[1] if following else ""
+        assert shown == body
+
+    def test_a_cut_message_is_edited_in_the_form_that_has_all_of_it(self, room: Room) -> None:
+        body = "x" * 30_000
+        message = room.chat.send(room.id("owner"), body)
+        client = room.client("owner")
+        text = page(client, "room", room.chat.id)
+        assert reverse("messaging:message", args=[room.chat.id, message.id]) in text
+        address = reverse("messaging:message", args=[room.chat.id, message.id])
+        assert f'?edit={message.id}#drm-composer">' in client.get(address).content.decode()
+        json = room.client("owner", json=True).get(address).json()
+        assert json["message"]["body"] == body
+        assert len(text) < 30_000
+        for _ in range(6):
+            room.chat.send(room.id("member"), "y" * 60_000)
+        room.chat.ack(room.id("owner"), message.id + 6)
+        text = page(client, "room", room.chat.id, edit=str(message.id))
+        assert f'id="m{message.id}"' not in text and body in text
+
+    def test_a_message_that_does_not_exist(self, room: Room) -> None:
+        room.chat.delete_message(room.id("member"), 2)
+        for message_id in ("0", "2", "3", "x", "-1", "9" * 30):
+            address = reverse("messaging:message", args=[room.chat.id, message_id])
+            answers = [room.client(role).get(address).status_code for role in ("owner", "outsider", "former")]
+            assert answers == [410, 404, 404]
+        assert room.client("owner").get(reverse("messaging:message", args=["none", 1])).status_code == 404
+
+    def test_messages_before_the_user_joined(self, room: Room) -> None:
+        room.chat.join(room.id("outsider"), by=room.id("owner"))
+        address = reverse("messaging:message", args=[room.chat.id, 1])
+        assert room.client("outsider").get(address).status_code == 410
+
+
+def test_pages_of_suggestions_are_bounded(member: Members) -> None:
+    client = client_of(member("ann"))
+    total = SUGGESTIONS_PER_PAGE * MAX_SUGGESTION_PAGES + 5
+    for number in range(total):
+        member(f"zed{number:03}")
+    path = reverse("messaging:suggest")
+    last = client.get(path, {"q": "zed", "page": MAX_SUGGESTION_PAGES}).json()
+    assert (len(last["results"]), last["pagination"]["more"]) == (SUGGESTIONS_PER_PAGE, False)
+    beyond = client.get(path, {"q": "zed", "page": 9999}).json()
+    assert beyond == last
+
+
+def test_the_feed_of_a_room_without_messages(room: Room) -> None:
+    from django_redis_messaging import Chat
+
+    chat = Chat.create(room.id("owner"), [room.id("member")])
+    client = room.client("owner", json=True)
+    answer = client.get(reverse("messaging:room_feed", args=[chat.id])).json()
+    assert (answer["messages"], answer["gap"], answer["has_more"], answer["seen"]) == ([], 0, False, "")
+    assert "No messages yet." in room.client("owner").get(address("room", chat.id)).content.decode()
+
+
+def test_errors_of_forms_are_shown(room: Room) -> None:
+    for name in ("send", "edit"):
+        answer = room.client("member").post(address(name, room.chat.id), {"body": " "})
+        assert answer.status_code == 400
+        assert "This field is required." in answer.content.decode()
+    answer = room.client("member").post(reverse("messaging:new"), {"body": "My words"})
+    assert answer.status_code == 400
+    assert "Choose at least one person." in answer.content.decode()
+    assert "My words" in answer.content.decode()
+
+
+@pytest.mark.parametrize(("role", "numbers"), [("owner", [1, 2]), ("member", [2])])
+def test_deletion_is_offered_where_it_works(room: Room, role: str, numbers: list[int]) -> None:
+    """Message 1 is by the owner, message 2 by the member."""
+
+    def page(*args: Any) -> str:
+        return room.client(role).get(reverse(f"messaging:{args[0]}", args=args[1:])).content.decode()
+
+    def offered() -> list[int]:
+        options = re.findall(r'data-id="(\d+)"[^>]* data-can="([^"]*)"', page("room", room.chat.id))
+        return [int(number) for number, can in options if "delete" in can]
+
+    assert offered() == numbers
+    for number in (1, 2):
+        delete = reverse("messaging:delete_message", args=[room.chat.id, number])
+        assert (delete in page("message", room.chat.id, number)) is (number in numbers)
+    room.client("owner").post(reverse("messaging:delete_message", args=[room.chat.id, 2]))
+    assert offered() == [number for number in numbers if number == 1]
+
+
+TEMPLATE = (
+    "{% load messaging %}[{% messaging_unread %}]{% messaging_unread as unread %}{% if unread %}!{% endif %}"
+)
+
+
+def render(user: object) -> str:
+    request = RequestFactory().get("/")
+    request.user = user  # type: ignore[assignment]
+    return Template(TEMPLATE).render(Context({"request": request}))
+
+
+def test_the_number_is_read_once_for_a_page(room: Room, operations: list[str]) -> None:
+    assert render(room.people["owner"]) == "[1]!"
+    assert operations == ["Inbox.unread"]
+    Chat(room.chat.id).ack(room.id("owner"), 2)
+    assert render(room.people["owner"]) == "[]"
+
+
+def test_nothing_for_others(room: Room, operations: list[str]) -> None:
+    assert render(AnonymousUser()) == "[]"
+    assert Template(TEMPLATE).render(Context()) == "[]"
+    assert operations == []
+
+
+def test_nothing_without_redis(room: Room, settings: Settings, caplog: pytest.LogCaptureFixture) -> None:
+    gone = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": "unix:///nowhere/redis.sock"}
+    settings.CACHES = {**settings.CACHES, "gone": gone}
+    change(settings, ALIAS="gone")
+    with caplog.at_level(logging.WARNING):
+        assert render(room.people["owner"]) == "[]"
+    assert "unread messages failed" in caplog.text

@@ -1,13 +1,12 @@
-"""People of one name are told apart, and have pictures, wherever they are shown."""
+"""People are told apart by name and picture wherever they are shown."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
-from django.contrib.auth.models import User
 from django.template.loader import render_to_string
 from django.urls import reverse
 from pytest_django import Settings
@@ -17,7 +16,9 @@ from django_redis_messaging.web.digest_mailing import Site, find_digest
 from django_redis_messaging.web.identity import Identity
 from django_redis_messaging.web.people import People, Person
 
-from .conftest import client_of
+from ..support.people import Member
+from ..support.server import change
+from .conftest import Members, client_of
 
 #: how often each hook was called
 calls: Counter[str] = Counter()
@@ -50,29 +51,24 @@ class Others(Identity):
 
 
 @pytest.fixture
-def annas(person: Callable[..., User], settings: Settings) -> list[User]:
+def annas(member: Members, settings: Settings) -> list[Member]:
     """Two people called Ann Lee, and Bob."""
     settings.REDIS_MESSAGING = {**settings.REDIS_MESSAGING, "IDENTITY": f"{__name__}.Faces"}
     names = [("ann1", "Ann", "Lee"), ("ann2", "ANN", "LEE"), ("bob", "Bob", "")]
-    return [person(name, first_name=first, last_name=last) for name, first, last in names]
+    return [member(name, first_name=first, last_name=last) for name, first, last in names]
 
 
 @pytest.fixture
-def ids(annas: list[User]) -> list[str]:
-    return [str(one.pk) for one in annas]
-
-
-@pytest.fixture
-def group(ids: list[str]) -> Chat:
+def group(annas: list[Member]) -> Chat:
     """A group without title of the three, in which each has written."""
-    chat = Chat.create(ids[2], ids[:2], "One")
-    for member in ids[:2]:
+    chat = Chat.create(annas[2], annas[:2], "One")
+    for member in annas[:2]:
         chat.send(member, "Two", reply_to=1)
-    chat.send(ids[2], "Three", reply_to=2)
+    chat.send(annas[2], "Three", reply_to=2)
     return chat
 
 
-def page(user: User, name: str, *args: Any, **query: str) -> str:
+def page_of(user: Member, name: str, *args: Any, **query: str) -> str:
     """The text of a page; each hook is called at most once for it."""
     calls.clear()
     answer = client_of(user).get(reverse(f"messaging:{name}", args=args), query)
@@ -81,7 +77,7 @@ def page(user: User, name: str, *args: Any, **query: str) -> str:
     return answer.content.decode()
 
 
-def json(user: User, name: str, *args: Any, **query: Any) -> Any:
+def json_of(user: Member, name: str, *args: Any, **query: Any) -> Any:
     """A JSON answer; each hook is called at most once for it."""
     calls.clear()
     answer = client_of(user, json=True).get(reverse(f"messaging:{name}", args=args), query)
@@ -94,49 +90,47 @@ DISTINCT = [f'<bdi>{name}</bdi> <small class="drm-distinction">({told})</small>'
             for name, told in (("Ann Lee", "ann1"), ("ANN LEE", "ann2"))]  # fmt: skip
 
 
-class TestRooms:
-    def test_authors_quotes_and_the_head(self, group: Chat, annas: list[User], ids: list[str]) -> None:
-        for member in ids[:2]:
-            Chat.direct(ids[2], member).send(member, "Hi")
-        group.ack(ids[0], 4)
-        group.ack(ids[1], 4)
-        group.typing(ids[0])
-        text = page(annas[2], "room", group.id, reply="2")
+class TestNamesakesInRooms:
+    def test_authors_quotes_and_the_head(self, group: Chat, annas: list[Member]) -> None:
+        for member in annas[:2]:
+            Chat.direct(annas[2], member).send(member, "Hi")
+        group.ack(annas[0], 4)
+        group.ack(annas[1], 4)
+        group.typing(annas[0])
+        text = page_of(annas[2], "room", group.id, reply="2")
         assert all(text.count(distinct) >= 2 for distinct in DISTINCT), "as author, and in the list"
         assert "Seen by Ann Lee (ann1), ANN LEE (ann2)" in text
         assert "<bdi>Ann Lee (ann1), ANN LEE (ann2)</bdi>" in text, "the title"
         assert "Ann Lee (ann1) is typing" in text
         assert "Reply to <bdi>Ann Lee (ann1)</bdi>" in text
-        assert f'<b data-person="{ids[0]}" data-distinction="ann1">{DISTINCT[0]}</b>' in text
+        assert f'<b data-person="{annas[0]}" data-distinction="ann1">{DISTINCT[0]}</b>' in text
         assert all(
-            f'<img src="/faces/{member}.png" alt="" width="40" height="40"' in text for member in ids[:2]
+            f'<img src="/faces/{member}.png" alt="" width="40" height="40"' in text for member in annas[:2]
         )
-        text = page(annas[2], "room", Chat.direct(ids[2], ids[1]).id)
+        text = page_of(annas[2], "room", Chat.direct(annas[2], annas[1]).id)
         assert (
-            f'<h1 id="drm-title" tabindex="-1" data-person="{ids[1]}" data-distinction="ann2">{DISTINCT[1]}'
+            f'<h1 id="drm-title" tabindex="-1" data-person="{annas[1]}" data-distinction="ann2">{DISTINCT[1]}'
             in text
         )
         assert "<title>ANN LEE (ann2) | Messages</title>" in text
 
-    def test_a_name_that_only_one_has_stands_alone(
-        self, group: Chat, annas: list[User], ids: list[str]
-    ) -> None:
-        group.leave(ids[1])
-        chat = Chat.create(ids[2], ids[:1], "Hi")
-        chat.send(ids[0], "Hello")
-        text = page(annas[2], "room", chat.id)
+    def test_a_name_that_only_one_has_stands_alone(self, group: Chat, annas: list[Member]) -> None:
+        group.leave(annas[1])
+        chat = Chat.create(annas[2], annas[:1], "Hi")
+        chat.send(annas[0], "Hello")
+        text = page_of(annas[2], "room", chat.id)
         assert "drm-distinction" not in text
         assert 'data-distinction="ann1"><bdi>Ann Lee</bdi></a>' in text, (
             "for the browser, if another one writes"
         )
 
-    def test_answers(self, group: Chat, annas: list[User], ids: list[str]) -> None:
-        first = json(annas[2], "room_feed", group.id)
+    def test_answers(self, group: Chat, annas: list[Member]) -> None:
+        first = json_of(annas[2], "room_feed", group.id)
         one, two, three, own = first["messages"][0], *first["messages"][1:]
         assert "description" not in one and "description" not in own, "one's own"
         assert [(each["label"], each["description"], each["picture"]) for each in (two, three)] == [
-            ("Ann Lee", "ann1", f"/faces/{ids[0]}.png"),
-            ("ANN LEE", "ann2", f"/faces/{ids[1]}.png"),
+            ("Ann Lee", "ann1", f"/faces/{annas[0]}.png"),
+            ("ANN LEE", "ann2", f"/faces/{annas[1]}.png"),
         ]
         known = {
             "after": first["cursor"],
@@ -144,99 +138,95 @@ class TestRooms:
             "moved": first["moved"],
             "events": first["event"],
         }
-        group.typing(ids[1])
-        assert json(annas[2], "room_feed", group.id, **known)["typing"] == "ANN LEE (ann2) is typing…"
-        group.set_role(ids[2], ids[0], "owner")
-        (event,) = json(annas[2], "room_feed", group.id, **known)["events"]
+        group.typing(annas[1])
+        assert json_of(annas[2], "room_feed", group.id, **known)["typing"] == "ANN LEE (ann2) is typing…"
+        group.set_role(annas[2], annas[0], "owner")
+        (event,) = json_of(annas[2], "room_feed", group.id, **known)["events"]
         assert event["text"] == "Ann Lee (ann1) became an owner."
-        group.send(ids[0], "Four", reply_to=3)
-        html = json(annas[2], "room_feed", group.id, **known, html="1")["messages"][0]["html"]
+        group.send(annas[0], "Four", reply_to=3)
+        html = json_of(annas[2], "room_feed", group.id, **known, html="1")["messages"][0]["html"]
         assert all(distinct in html for distinct in DISTINCT), "the author, and who is quoted"
-        assert json(annas[2], "room_feed", group.id, at="newest", html="1")["title"].count("ann") == 2
-        assert json(annas[2], "room_feed", group.id, before="4")["messages"][1]["description"] == "ann1"
+        assert json_of(annas[2], "room_feed", group.id, at="newest", html="1")["title"].count("ann") == 2
+        assert json_of(annas[2], "room_feed", group.id, before="4")["messages"][1]["description"] == "ann1"
 
-    def test_the_search_and_the_page_of_a_message(
-        self, group: Chat, annas: list[User], ids: list[str]
-    ) -> None:
-        text = page(annas[2], "search", group.id, q="Two")
+    def test_the_search_and_the_page_of_a_message(self, group: Chat, annas: list[Member]) -> None:
+        text = page_of(annas[2], "search", group.id, q="Two")
         assert "<bdi>Ann Lee (ann1)</bdi>" in text and "<bdi>ANN LEE (ann2)</bdi>" in text
-        assert "<bdi>Ann Lee</bdi>" in page(annas[2], "message", group.id, "2")
+        assert "<bdi>Ann Lee</bdi>" in page_of(annas[2], "message", group.id, "2")
 
 
-def test_the_list(group: Chat, annas: list[User], ids: list[str]) -> None:
-    for member in ids[:2]:
-        Chat.direct(ids[2], member).send(member, "Hi")
-    group.send(ids[0], "News")
-    text = page(annas[2], "chats")
+def test_the_list(group: Chat, annas: list[Member]) -> None:
+    for member in annas[:2]:
+        Chat.direct(annas[2], member).send(member, "Hi")
+    group.send(annas[0], "News")
+    text = page_of(annas[2], "chats")
     assert all(text.count(distinct) == 1 for distinct in DISTINCT)
     assert "<bdi>Ann Lee (ann1): News</bdi>" in text
-    rows = {row["title"]: row for row in json(annas[2], "chats_feed")["chats"]}
+    rows = {row["title"]: row for row in json_of(annas[2], "chats_feed")["chats"]}
     assert rows["ANN LEE"]["description"] == "ann2"
-    assert rows["ANN LEE"]["picture"] == f"/faces/{ids[1]}.png"
+    assert rows["ANN LEE"]["picture"] == f"/faces/{annas[1]}.png"
     assert "picture" not in rows["Ann Lee (ann1), ANN LEE (ann2)"]
 
 
-class TestPeople:
-    def test_lists_of_people_have_second_lines(self, group: Chat, annas: list[User], ids: list[str]) -> None:
+class TestLists:
+    def test_lists_of_people_have_second_lines(self, group: Chat, annas: list[Member]) -> None:
         bob = annas[2]
-        RecentContacts(ids[2]).touch(ids[0])
-        Blocks(ids[2]).block(ids[0])
+        RecentContacts(annas[2]).touch(annas[0])
+        Blocks(annas[2]).block(annas[0])
         shown = '<bdi>{}</bdi>{} <small class="drm-detail"><bdi>{}</bdi></small>'
         one, two = shown.format("Ann Lee", "", "ann1"), shown.format("ANN LEE", "", "ann2")
-        found = page(bob, "contacts", q="ann")
+        found = page_of(bob, "contacts", q="ann")
         assert (
             one in found
             and two in found
             and 'Message<span class="drm-hidden"> Ann Lee (ann1)</span>' in found
         )
-        assert one in page(bob, "contacts"), "also if nobody else has this name"
-        assert one in page(bob, "blocks")
-        assert f"/faces/{ids[0]}.png" in page(bob, "person", id=ids[0])
-        assert shown.format("Ann Lee", "</a>", "ann1") in page(bob, "details", group.id)
-        picker = page(bob, "new", q="ann", to=ids[0])
+        assert one in page_of(bob, "contacts"), "also if nobody else has this name"
+        assert one in page_of(bob, "blocks")
+        assert f"/faces/{annas[0]}.png" in page_of(bob, "person", id=annas[0])
+        assert shown.format("Ann Lee", "</a>", "ann1") in page_of(bob, "details", group.id)
+        picker = page_of(bob, "new", q="ann", to=annas[0])
         assert "<bdi>Ann Lee (ann1)</bdi>" in picker and two in picker
-        assert two in page(bob, "add", group.id, q="ann")
+        assert two in page_of(bob, "add", group.id, q="ann")
 
-    def test_what_repeats_the_name_is_left_out(self, annas: list[User], person: Callable[..., User]) -> None:
-        person("carl")
-        (carl,) = json(annas[2], "suggest", q="carl")["results"]
+    def test_what_repeats_the_name_is_left_out(self, annas: list[Member], member: Members) -> None:
+        member("carl")
+        (carl,) = json_of(annas[2], "suggest", q="carl")["results"]
         assert (carl["text"], carl["description"]) == ("carl", "")
 
-    def test_suggestions(self, group: Chat, annas: list[User], ids: list[str]) -> None:
+    def test_suggestions(self, group: Chat, annas: list[Member]) -> None:
         for found in (
-            json(annas[2], "suggest", q="ann"),
-            json(annas[2], "member_suggest", group.id, q="ann"),
+            json_of(annas[2], "suggest", q="ann"),
+            json_of(annas[2], "member_suggest", group.id, q="ann"),
         ):
             assert sorted((one["description"], one["picture"]) for one in found["results"]) == [
-                ("ann1", f"/faces/{ids[0]}.png"),
-                ("ann2", f"/faces/{ids[1]}.png"),
+                ("ann1", f"/faces/{annas[0]}.png"),
+                ("ann2", f"/faces/{annas[1]}.png"),
             ]
 
-    def test_a_made_up_id_shows_nothing(self, annas: list[User], ids: list[str], settings: Settings) -> None:
-        settings.REDIS_MESSAGING = {**settings.REDIS_MESSAGING, "SEARCH_RATE": 2}
+    def test_a_made_up_id_shows_nothing(self, annas: list[Member], settings: Settings) -> None:
+        change(settings, SEARCH_RATE=2)
         client = client_of(annas[2])
-        data = {"to": [ids[0]], "q": "x", "search": "1"}
+        data = {"to": [annas[0]], "q": "x", "search": "1"}
         client.post(reverse("messaging:new"), data)
         text = client.post(reverse("messaging:new"), data).content.decode()
-        assert f"<bdi>{ids[0]}</bdi>" in text
+        assert f"<bdi>{annas[0]}</bdi>" in text
         assert "ann1" not in text and "/faces/" not in text
 
 
-def test_notifications_and_digests(
-    group: Chat, annas: list[User], ids: list[str], settings: Settings
-) -> None:
-    for member in ids[:2]:
-        notify(ids[2], "Look", sender=member)
-    assert Mailbox(ids[2]).unread() == 2
-    text = page(annas[2], "notifications")
+def test_notifications_and_digests(group: Chat, annas: list[Member], settings: Settings) -> None:
+    for member in annas[:2]:
+        notify(annas[2], "Look", sender=member)
+    assert Mailbox(annas[2]).unread() == 2
+    text = page_of(annas[2], "notifications")
     assert "<bdi>Ann Lee (ann1)</bdi>" in text and "<bdi>ANN LEE (ann2)</bdi>" in text
-    shown = json(annas[2], "notifications_feed")["notifications"]
+    shown = json_of(annas[2], "notifications_feed")["notifications"]
     assert [one["description"] for one in shown] == ["ann2", "ann1"]
-    settings.REDIS_MESSAGING = {**settings.REDIS_MESSAGING, "DIGEST_AFTER": 0}
-    other = Chat.direct(ids[2], ids[1])
-    other.send(ids[1], "Hi")
+    change(settings, DIGEST_AFTER=0)
+    other = Chat.direct(annas[2], annas[1])
+    other.send(annas[1], "Hi")
     calls.clear()
-    digest = find_digest(Faces(), ids[2], Site("https://example.com"))
+    digest = find_digest(Faces(), annas[2], Site("https://example.com"))
     assert digest and calls == Counter(labels=1, descriptions=1, pictures=1)
     names = {excerpt.name for chat in digest.chats for excerpt in chat.excerpts}
     assert names >= {"Ann Lee (ann1)", "ANN LEE (ann2)"}

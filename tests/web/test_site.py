@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from html.parser import HTMLParser
 from io import StringIO
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import django
 import pytest
 from django.apps import apps
 from django.contrib import admin
@@ -19,16 +22,19 @@ from django.contrib.staticfiles import finders
 from django.core.asgi import get_asgi_application
 from django.core.management import call_command
 from django.core.wsgi import get_wsgi_application
+from django.template import Context, Template
 from django.test import AsyncClient, Client, RequestFactory
 from django.test.utils import override_settings
 from django.urls import clear_script_prefix, include, path, reverse, set_script_prefix
+from django.utils.functional import SimpleLazyObject
 from pytest_django import Settings
 
 import django_redis_messaging
 from django_redis_messaging.admin import ChatsEntry
 from django_redis_messaging.urls import urlpatterns
 
-from .conftest import Room, client_of
+from ..support import content_policies
+from .conftest import Members, Room, client_of, code
 
 PACKAGE = Path(str(django_redis_messaging.__file__)).parent
 PAGES = ("chats", "new", "contacts", "notifications", "room", "add")
@@ -158,7 +164,7 @@ class TestLoginRequiredMiddleware:
 
     def test_json_requests_get_json(self, room: Room) -> None:
         answer = room.client("anonymous", json=True).get(reverse("messaging:chats_feed"))
-        assert (answer.status_code, answer.json()["error"]["code"]) == (401, "sign_in")
+        assert code(answer) == (401, "sign_in")
 
     def test_pages_redirect_to_sign_in(self, room: Room) -> None:
         answer = room.client("anonymous").get(address("room", room))
@@ -227,13 +233,6 @@ class TestServers:
         assert asyncio.run(visit()) == (200, 200)
 
 
-class Alone:
-    """URLs of a site without an admin."""
-
-    app_name = None
-    urlpatterns = (path("messages/", include("django_redis_messaging.urls")),)
-
-
 class Twice:
     """URLs of a site that includes the pages twice, in two namespaces."""
 
@@ -254,10 +253,7 @@ class TestLayout:
         assert 'id="nav-sidebar"' not in text and reverse("admin:index") + '"' not in text
 
     @pytest.mark.parametrize("name", PAGES)
-    def test_without_an_admin_the_layout_is_standalone(
-        self, room: Room, settings: Settings, name: str
-    ) -> None:
-        settings.ROOT_URLCONF, settings.LOGIN_URL = Alone, "/login/"
+    def test_without_an_admin_the_layout_is_standalone(self, room: Room, alone: None, name: str) -> None:
         text = page(room, name, "owner")
         assert "drm-alone" in text and "admin/" not in text
         assert Violations(text).found == []
@@ -298,8 +294,8 @@ class TestLayout:
 
 class TestAdmin:
     @pytest.fixture
-    def boss(self, person: Callable[..., User]) -> Client:
-        return client_of(person("boss", is_staff=True, is_superuser=True))
+    def boss(self, member: Members) -> Client:
+        return client_of(member("boss", is_staff=True, is_superuser=True))
 
     def test_the_index_has_an_entry_that_redirects_to_the_pages(self, boss: Client) -> None:
         text = boss.get(reverse("admin:index")).content.decode()
@@ -394,3 +390,66 @@ class TestDocs:
         codes = set(re.findall(r'Answer\(\s*\d+,\s*"(\w+)"', source))
         assert len(codes) == 20
         assert {code for code in codes if f"`{code}`" not in self.TEXT} == set()
+
+
+#: the settings of docs/web.md
+DJANGO_POLICY = {
+    "script-src": ["<CSP_NONCE_SENTINEL>", "'strict-dynamic'"],
+    "require-trusted-types-for": ["'script'"],
+    "trusted-types": ["django-redis-messaging"],
+}
+
+
+class Lazy(SimpleLazyObject):
+    """A nonce that is false until it is used, like that of Django."""
+
+    def __bool__(self) -> bool:
+        return False
+
+
+@pytest.mark.versions
+@pytest.mark.parametrize(
+    ("context", "expected"),
+    [
+        ({}, ""),
+        ({"request": SimpleNamespace()}, ""),
+        ({"csp_nonce": None, "request": SimpleNamespace(csp_nonce="b")}, ' nonce="b"'),
+        ({"csp_nonce": Lazy(lambda: "a"), "request": SimpleNamespace(csp_nonce="b")}, ' nonce="a"'),
+        ({"request": SimpleNamespace(csp_nonce=Lazy(lambda: '"<'))}, ' nonce="&quot;&lt;"'),
+    ],
+)
+def test_the_nonce_of_the_site(context: dict[str, object], expected: str) -> None:
+    template = Template("{% load messaging %}<script{% messaging_nonce %}>")
+    assert template.render(Context(context)) == f"<script{expected}>"
+
+
+@pytest.mark.versions
+@pytest.mark.parametrize("name", [*PAGES, "message"])
+def test_every_file_has_it(room: Room, settings: Settings, name: str) -> None:
+    settings.TEST_POLICY = content_policies.STRICT
+    args = {"room": [room.chat.id], "add": [room.chat.id], "message": [room.chat.id, 1]}.get(name, [])
+    answer = room.client("owner").get(reverse(f"messaging:{name}", args=args))
+    nonce = re.search(r"'nonce-([^']+)'", answer["Content-Security-Policy"])
+    assert nonce
+    files = re.findall(r"<(?:script|link)[^>]*django_redis_messaging/[^>]*>", answer.content.decode())
+    assert len(files) >= 4
+    assert [file for file in files if f' nonce="{nonce[1]}"' not in file] == []
+
+
+@pytest.mark.versions
+@pytest.mark.skipif(django.VERSION < (6, 0), reason="Django 6.0 added its own policy")
+def test_the_policy_of_django(room: Room, settings: Settings) -> None:
+    settings.MIDDLEWARE = ["django.middleware.csp.ContentSecurityPolicyMiddleware", *settings.MIDDLEWARE]
+    settings.SECURE_CSP = DJANGO_POLICY
+    (templates,) = copy.deepcopy(settings.TEMPLATES)
+    templates["OPTIONS"]["context_processors"].append("django.template.context_processors.csp")
+    settings.TEMPLATES = [templates]
+    answer = room.client("owner").get(reverse("messaging:room", args=[room.chat.id]))
+    policy = answer["Content-Security-Policy"]
+    nonce = re.match(
+        r"script-src 'nonce-([^']+)' 'strict-dynamic'; require-trusted-types-for 'script'; "
+        r"trusted-types django-redis-messaging$",
+        policy,
+    )
+    assert nonce
+    assert answer.content.decode().count(f'<script type="module" nonce="{nonce[1]}"') == 4

@@ -7,21 +7,19 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from django.contrib.auth.models import User
 from django.test import Client
 from django.test.client import encode_multipart
 from django.urls import reverse
 from django.utils.log import AdminEmailHandler
 from pytest_django import Settings
 
-from django_redis_messaging import Blocks, Chat, conf
+from django_redis_messaging import Chat, conf
 from django_redis_messaging.services.common import rates
-from django_redis_messaging.web.views.people import BLOCKS_PER_PAGE
 
 from ..support.round_trips import round_trips
-from .conftest import Room, client_of
-from .test_json import post
-from .test_roles import TABLE, ask
+from ..support.server import change
+from .conftest import Members, Room, client_of, code, post
+from .test_access import TABLE, ask
 
 #: the settings of all rates
 RATES = tuple({setting for setting, _ in rates.RATES.values()})
@@ -38,23 +36,15 @@ CAPPED = {
 }
 
 
-def configure(settings: Settings, **changed: Any) -> None:
-    settings.REDIS_MESSAGING = {**settings.REDIS_MESSAGING, **changed}
-
-
-def code(answer: Any) -> tuple[int, str]:
-    return answer.status_code, answer.json()["error"]["code"]
-
-
 class TestRates:
     @pytest.mark.parametrize("in_services", [False, True])
     def test_each_action_has_a_rate(self, room: Room, settings: Settings, in_services: bool) -> None:
         """Two uses pass whoever counts them, so nothing is counted twice."""
-        configure(settings, RATES_IN_SERVICES=in_services, **dict.fromkeys(RATES, 2))
+        change(settings, RATES_IN_SERVICES=in_services, **dict.fromkeys(RATES, 2))
         chat, client = room.chat.id, room.client("owner", json=True)
         sent = [room.chat.send(room.id("member"), "x").id for _ in range(2)]
         assert sent == [3, 4]
-        changes: list[Callable[[], Any]] = [
+        uses: list[Callable[[], Any]] = [
             lambda: post(client, "send", chat, body="x"),
             lambda: post(client, "delete_message", chat, "2"),
             lambda: post(client, "rename", chat, title="x"),
@@ -63,8 +53,8 @@ class TestRates:
             lambda: client.get(reverse("messaging:suggest"), {"q": "a"}),
             lambda: post(client, "new", to=room.id("staff"), title="x"),
         ]
-        for change in changes:
-            *passed, refused = [change() for _ in range(3)]
+        for use in uses:
+            *passed, refused = [use() for _ in range(3)]
             assert all(answer.status_code != 429 for answer in passed)
             assert code(refused) == (429, "too_fast")
             assert int(refused["Retry-After"]) > 0
@@ -75,7 +65,7 @@ class TestRates:
 
     @pytest.mark.parametrize("name", [name for name, method in TABLE if method == "post"])
     def test_each_post_has_a_rate_or_a_cap(self, room: Room, settings: Settings, name: str) -> None:
-        configure(settings, **dict.fromkeys(RATES, 1))
+        change(settings, **dict.fromkeys(RATES, 1))
         role = "member" if name in ("edit", "delete_message") else "owner"
         answers = [ask(room, role, name, "post", json=True) for _ in range(2)]
         if name in CAPPED:
@@ -84,7 +74,7 @@ class TestRates:
             assert code(answers[1]) == (429, "too_fast")
 
     def test_invitations_count_people_and_are_all_or_nothing(self, room: Room, settings: Settings) -> None:
-        configure(settings, INVITE_RATE=2)
+        change(settings, INVITE_RATE=2)
         client = room.client("owner", json=True)
         three = [room.id(role) for role in ("staff", "outsider", "former")]
         assert code(post(client, "add", room.chat.id, to=three)) == (413, "too_many_people")
@@ -94,7 +84,7 @@ class TestRates:
         assert code(post(client, "new", to=three[:1])) == (429, "too_fast")
 
     def test_what_is_refused_uses_nothing_up(self, room: Room, settings: Settings) -> None:
-        configure(settings, SEND_RATE=1, INVITE_RATE=1, CREATE_RATE=1)
+        change(settings, SEND_RATE=1, INVITE_RATE=1, CREATE_RATE=1)
         client = room.client("owner", json=True)
         assert post(client, "send", room.chat.id, body="").status_code == 400
         assert post(client, "send", "there-is-none", body="x").status_code == 404
@@ -127,7 +117,7 @@ class TestRates:
         assert trips == 2
 
     def test_typed_text_is_shown_again_when_no_search_is_left(self, room: Room, settings: Settings) -> None:
-        configure(settings, SEARCH_RATE=1, CREATE_RATE=1)
+        change(settings, SEARCH_RATE=1, CREATE_RATE=1)
         client = room.client("owner")
         data = {"to": room.id("staff"), "title": "x", "body": "typed text"}
         assert post(client, "new", **data).status_code == 302
@@ -140,7 +130,7 @@ class TestRates:
         assert code(both) == (413, "too_many_people")
 
     def test_a_direct_chat_that_exists_is_not_created(self, room: Room, settings: Settings) -> None:
-        configure(settings, CREATE_RATE=1, INVITE_RATE=1)
+        change(settings, CREATE_RATE=1, INVITE_RATE=1)
         client = room.client("owner", json=True)
         answers = [post(client, "new", to=room.id("staff"), body=text) for text in ("One", "Two")]
         assert [answer.status_code for answer in answers] == [200, 200]
@@ -169,12 +159,10 @@ class TestSearch:
         assert answer.status_code == 400
         assert "shorter name" in answer.content.decode()
 
-    def test_links_name_few_people_and_count_as_searches(
-        self, person: Callable[..., User], settings: Settings
-    ) -> None:
-        configure(settings, SEARCH_RATE=3)
-        client = client_of(person("ann"))
-        others = [str(person(f"user{number}").pk) for number in range(21)]
+    def test_links_name_few_people_and_count_as_searches(self, member: Members, settings: Settings) -> None:
+        change(settings, SEARCH_RATE=3)
+        client = client_of(member("ann"))
+        others = [member(f"user{number}") for number in range(21)]
         path = reverse("messaging:new")
         assert client.get(path, {"to": others}).status_code == 400
         assert "user7" in client.get(path, {"to": others[:20]}).content.decode()
@@ -314,52 +302,6 @@ def test_error_mail_and_logs_contain_no_bodies(
     assert "a defect" in mail
     assert "confidential" not in mail
     assert "confidential" not in caplog.text
-
-
-class TestBlocks:
-    def test_blocking_with_forms_only(self, room: Room) -> None:
-        client, other = room.client("owner"), room.id("member")
-        query = {"id": other, "chat": room.chat.id}
-        card = client.get(reverse("messaging:person"), query).content.decode()
-        assert f'action="{reverse("messaging:block")}"' in card
-        assert post(client, "block", person=other, chat=room.chat.id)["Location"] == reverse(
-            "messaging:blocks"
-        )
-        assert "member" in client.get(reverse("messaging:blocks")).content.decode()
-        assert Blocks(room.id("owner")).list() == [other]
-        refused = post(room.client("member", json=True), "new", to=[room.id("owner"), room.id("staff")])
-        assert refused.json()["error"] == {
-            "code": "not_permitted", "message": "You don't have permission to do this."
-        }  # fmt: skip
-        post(client, "unblock", person=other)
-        assert "You have blocked nobody." in client.get(reverse("messaging:blocks")).content.decode()
-
-    def test_the_list_has_pages(self, room: Room) -> None:
-        client, blocks = room.client("owner"), Blocks(room.id("owner"))
-        for number in range(BLOCKS_PER_PAGE + 2):
-            blocks.block(f"person {number}")
-        pages = [
-            client.get(reverse("messaging:blocks") + query).content.decode() for query in ("", "?from=50")
-        ]
-        assert [text.count('name="person"') for text in pages] == [BLOCKS_PER_PAGE, 2]
-        assert ["?from=50" in text for text in pages] == [True, False]
-        assert client.get(reverse("messaging:blocks") + "?from=x").status_code == 400
-
-    def test_blocking_reveals_no_names(self, room: Room) -> None:
-        """The page of blocked people shows names: strangers must not be put there."""
-        stranger = User.objects.create(username="stranger")
-        client = room.client("owner", json=True)
-        assert code(post(client, "block", person=str(stranger.pk))) == (403, "not_in_directory")
-        assert code(post(client, "block", person=str(stranger.pk), chat=room.chat.id))[0] == 403
-        room.chat.join(str(stranger.pk), by=room.id("owner"))
-        assert post(client, "block", person=str(stranger.pk), chat=room.chat.id).status_code == 200
-        for person in (room.id("owner"), "", "\0"):
-            assert post(client, "block", person=person, chat=room.chat.id).status_code in (400, 403)
-
-    def test_leaving_for_good(self, room: Room) -> None:
-        post(room.client("member"), "leave", room.chat.id, never_again="1")
-        again = post(room.client("owner", json=True), "add", room.chat.id, to=room.id("member"))
-        assert code(again) == (403, "not_permitted")
 
 
 def test_defaults_are_generous() -> None:
