@@ -1,6 +1,6 @@
 """Faults: what is lost, applied twice or not available while a primary fails and all services are used.
 
-Prints the tables of docs/reliability.md. The scenarios are those of tests/topologies/test_failover.py. Those
+Prints the tables of docs/reliability.md. The faults are those of tests/failover/test_failover.py. Those
 that cut the network need root.
 
 uv run python -m benchmarks.faults
@@ -21,8 +21,8 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tests.support.failover import Report
-    from tests.support.failover_scenarios import Scenario
+    from tests.support.server_faults import Fault
+    from tests.support.traffic import Report
 
 #: number of calls that are measured one after the other
 CALLS = 1000
@@ -39,7 +39,7 @@ TITLES = [
 
 
 def set_up() -> None:
-    """Set up Django; each scenario names its servers."""
+    """Set up Django; each fault names its servers."""
     import django
     from django.conf import settings
 
@@ -48,20 +48,20 @@ def set_up() -> None:
     logging.disable(logging.WARNING)  # of the listener, while its server is down
 
 
-def measure(scenario: Scenario, rounds: int) -> list[str]:
-    """Run a scenario. Returns a row of the table."""
+def measure(fault: Fault, rounds: int) -> list[str]:
+    """Let a fault happen. Returns a row of the table."""
     shard = ""
     reports: list[Report] = []
     for _ in range(rounds):
-        broken, report = scenario.run()
+        broken, report = fault.run()
         if report.violations:
-            raise RuntimeError(f"{scenario.name}, {broken.title}: {report.violations}")
+            raise RuntimeError(f"{fault.name}, {broken.title}: {report.violations}")
         shard, reports = broken.title, [*reports, report]
     outages = sorted(report.outage for report in reports)
     return [
-        scenario.name,
+        fault.name,
         shard,
-        str(scenario.confirmed_by or ""),
+        str(fault.confirmed_by or ""),
         counts(report.running for report in reports),
         counts(report.lost for report in reports),
         str(sum(report.doubled for report in reports)),
@@ -81,8 +81,8 @@ def counts(reports: Iterable[dict[str, int]]) -> str:
 
 def cost(rounds: int) -> Iterator[list[str]]:
     """Measure Chat.send with a primary and two replicas. Yields the rows of a table."""
-    from tests.support.failover_scenarios import sentinel
     from tests.support.replicated_primary import connected
+    from tests.support.server_faults import sentinel
 
     times: dict[int, list[float]] = {0: [], 1: [], 2: []}
     with sentinel() as shard:
@@ -115,17 +115,17 @@ def print_table(titles: list[str], rows: Iterable[list[str]]) -> None:
 
 def main(rounds: int, only: str) -> None:
     set_up()
-    from tests.support.failover_scenarios import SCENARIOS
+    from tests.support.server_faults import FAULTS
 
-    chosen = (scenario for scenario in SCENARIOS if only in scenario.name)
-    print_table(TITLES, (measure(scenario, rounds) for scenario in chosen))
+    chosen = (fault for fault in FAULTS if only in fault.name)
+    print_table(TITLES, (measure(fault, rounds) for fault in chosen))
     print()
     print_table(["`DURABILITY`", "median, ms", "99th percentile, ms"], cost(rounds))
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=3, help="how often each scenario runs")
+    parser.add_argument("--rounds", type=int, default=3, help="how often each fault happens")
     parser.add_argument("--only", default="", help="part of the name of a fault")
     arguments = parser.parse_args()
     main(arguments.rounds, arguments.only)

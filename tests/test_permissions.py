@@ -4,26 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from django_redis_messaging import (
-    Broadcast,
-    Chat,
-    DelayQueue,
-    Directory,
-    Expiry,
-    Inbox,
-    Lock,
-    Mailbox,
-    RecentContacts,
-    Semaphore,
-    forget,
-    notify,
-)
-
 from .support import permissions
+from .support.services import STORIES, Call, awaiting, blocking, tasks
 
 pytestmark = pytest.mark.worlds
 
 
+@pytest.mark.one_server
 def test_the_line_lists_what_is_sent_and_nothing_else() -> None:
     rules = permissions.line()
     more = [rule for words in permissions.additions().values() for rule in words]
@@ -37,29 +24,14 @@ def test_the_line_lists_what_is_sent_and_nothing_else() -> None:
     assert rules[3:] == sorted(f"+{command.lower()}" for command in listed)
 
 
-def test_each_service_runs_with_it(server_kind: str, messaging_alias: str, own_prefix: str) -> None:
+@pytest.mark.parametrize("style", [blocking, awaiting])
+async def test_each_service_runs_with_it(
+    style: Call, server_kind: str, messaging_alias: str, own_prefix: str, closing: None
+) -> None:
     more = permissions.additions()["Redis Cluster"] if server_kind == "cluster" else []
     with permissions.limited(messaging_alias, own_prefix, *more):
-        chat = Chat.create("ann", ["bob"], "Hello!")
-        chat.send("bob", "Hi!")
-        assert Inbox("ann").unread() == 1
-        [pending] = Inbox("ann").pending()
-        chat.ack("ann", pending.messages[-1].id)
-        chat.leave("bob")
-        queue: DelayQueue[str] = DelayQueue("mail")
-        queue.push("now")
-        [job] = queue.pop(lease=30)
-        assert queue.ack(job)
-        with Lock("door", timeout=30), Semaphore("pool", 2, timeout=30):
-            Broadcast("news").publish("fresh")
-        Mailbox("ann").status()
-        notify("ann", "Read this.")
-        RecentContacts("ann").touch("bob")
-        Directory("staff").add("ann", "Ann")
-        assert Directory("staff").suggest("an")
-        Expiry("trial").start("ann", 30)
-        assert Expiry("trial").remaining("ann")
-        forget("ann")
+        for story in (*STORIES, tasks):
+            await story(style, story.__qualname__)
 
 
 def test_it_permits_nothing_else(messaging_alias: str, own_prefix: str) -> None:

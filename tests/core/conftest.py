@@ -6,7 +6,8 @@ import itertools
 import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import ExitStack
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any, Protocol
 
 import pytest
@@ -17,10 +18,10 @@ from django_redis_messaging.core import clients, commands
 from django_redis_messaging.devserver.server import EmbeddedServer
 from tests.support.clusters import Cluster
 from tests.support.example_service import SCRIPTS, Things
+from tests.support.network import Network
 from tests.support.proxy import LossyProxy
+from tests.support.topologies import Servers
 
-#: seconds; the timeout of conditions, also on a busy machine
-PATIENCE = 30.0
 _numbers = itertools.count()
 
 
@@ -29,24 +30,66 @@ class Connect(Protocol):
 
     def __call__(
         self,
-        where: EmbeddedServer | LossyProxy | str,
+        where: EmbeddedServer | LossyProxy | Network | str,
         options: dict[str, Any] | None = None,
         more: dict[str, Any] | None = None,
         **messaging: Any,
     ) -> Things: ...
 
 
+@contextmanager
+def takes(at_least: float, at_most: float) -> Iterator[None]:
+    """The block takes so many seconds."""
+    began = time.monotonic()
+    yield
+    assert at_least <= time.monotonic() - began <= at_most
+
+
+def at_once() -> AbstractContextManager[None]:
+    """The block does not take until the deadline of 10 s."""
+    return takes(0, 5)
+
+
+@contextmanager
+def frozen(server: EmbeddedServer) -> Iterator[None]:
+    server.freeze()
+    try:
+        yield
+    finally:
+        server.thaw()
+
+
+@contextmanager
+def meanwhile(work: Callable[[], object], *, after: float = 0) -> Iterator[None]:
+    """Run a function in a thread, so many seconds after the begin of the block. Its error is raised at the
+    end."""
+    with ThreadPoolExecutor(1) as threads:
+        working = threads.submit(lambda: (time.sleep(after), work()))
+        yield
+        working.result()
+
+
+def blocked(client: Any) -> int:
+    """The number of clients of a server that wait for something."""
+    return int(client.info("clients")["blocked_clients"])
+
+
+def count(client: Any, section: str, field: str) -> int:
+    """A count of INFO: count(client, "commandstats", "eval")."""
+    prefix, item = {"commandstats": ("cmdstat_", "calls"), "errorstats": ("errorstat_", "count")}[section]
+    return int(client.info(section).get(prefix + field, {item: 0})[item])
+
+
 @pytest.fixture(scope="session")
-def server() -> Iterator[EmbeddedServer]:
+def server(servers: Servers) -> EmbeddedServer:
     """A server that no test changes."""
-    with EmbeddedServer() as started:
-        yield started
+    return servers.single
 
 
-@pytest.fixture(scope="session")
-def cluster() -> Iterator[Cluster]:
-    """Three primaries; tests move slots, and complete each migration."""
-    with Cluster() as started:
+@pytest.fixture
+def cluster(servers: Servers) -> Iterator[Cluster]:
+    """Three primaries with a replica each; tests move slots, and complete each migration."""
+    with servers.cluster() as started:
         yield started
 
 
@@ -58,9 +101,23 @@ def private() -> Iterator[EmbeddedServer]:
 
 
 @pytest.fixture
+def admin(private: EmbeddedServer) -> Iterator[Any]:
+    """A raw client of `private`."""
+    with private.client() as client:
+        yield client
+
+
+@pytest.fixture
 def proxy(server: EmbeddedServer) -> Iterator[LossyProxy]:
     """A proxy in front of `server` that loses nothing yet."""
     with LossyProxy(server.socket) as started:
+        yield started
+
+
+@pytest.fixture
+def network(private: EmbeddedServer) -> Iterator[Network]:
+    """A network in front of `private` without faults yet."""
+    with Network(private.socket) as started:
         yield started
 
 
@@ -82,7 +139,7 @@ def connect() -> Iterator[Connect]:
     with ExitStack() as stack:
 
         def to(
-            where: EmbeddedServer | LossyProxy | str,
+            where: EmbeddedServer | LossyProxy | Network | str,
             options: dict[str, Any] | None = None,
             more: dict[str, Any] | None = None,
             **messaging: Any,
@@ -116,16 +173,3 @@ async def closing(connect: Connect) -> AsyncIterator[None]:
     """Close the connections of the test's event loop while it is running."""
     yield
     await clients.aclose()
-
-
-@pytest.fixture
-def until() -> Callable[[Callable[[], object]], None]:
-    """Wait for a condition."""
-
-    def wait(condition: Callable[[], object]) -> None:
-        ends = time.monotonic() + PATIENCE
-        while not condition():
-            assert time.monotonic() < ends, "it did not happen in time"
-            time.sleep(0.002)
-
-    return wait

@@ -51,25 +51,17 @@ def raised(make: Callable[[], BaseException]) -> BaseException:
 
 
 @pytest.mark.parametrize("make", UNUSUAL)
-class TestUnusual:
-    def test_is_described(self, make):
-        error = raised(make)
-        assert describe(error).startswith(name_of(type(error)))
-
-    def test_has_a_traceback(self, make):
-        error = raised(make)
-        assert name_of(type(error)) in format_traceback(error)
-
-    def test_is_logged(self, make, caplog):
-        log_exception(logger, raised(make), "Polling %s failed.", "a")
-        assert any("Polling a failed." in record.getMessage() for record in caplog.records)
-
-    def test_ends_at_a_guard(self, make, caplog):
-        failed = []
-        with LoopGuard(logger, "The %s failed.", "poller", on_failure=lambda: failed.append(True)):
-            raise make()
-        assert failed == [True]
-        assert "The poller failed." in caplog.text
+def test_an_unusual_error_is_described_and_logged_and_ends_at_a_guard(make, caplog):
+    error = raised(make)
+    assert describe(error).startswith(name_of(type(error)))
+    assert name_of(type(error)) in format_traceback(error)
+    log_exception(logger, error, "Polling %s failed.", "a")
+    assert any("Polling a failed." in record.getMessage() for record in caplog.records)
+    failed = []
+    with LoopGuard(logger, "The %s failed.", "poller", on_failure=lambda: failed.append(True)):
+        raise make()
+    assert failed == [True]
+    assert "The poller failed." in caplog.text
 
 
 def test_a_usual_traceback_is_that_of_python():

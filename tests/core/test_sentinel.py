@@ -1,4 +1,4 @@
-"""Failover to another primary, with and without Sentinels."""
+"""A primary and its replicas: failover, with and without Sentinels, and writes that replicas must confirm."""
 
 from __future__ import annotations
 
@@ -7,48 +7,44 @@ import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import pytest
 
+from django_redis_messaging import conf, deadline
 from django_redis_messaging.core import clients, pool
-from django_redis_messaging.devserver.server import free_port
+from django_redis_messaging.devserver.server import find_bundled, free_port
+from django_redis_messaging.errors import ConfigurationError, OutcomeUnknown, Unavailable
 from tests.conftest import Call
-from tests.core.conftest import Connect
-from tests.core.test_cluster import meanwhile
-from tests.core.test_retry import takes
+from tests.core.conftest import Connect, blocked, count, frozen, meanwhile, takes
 from tests.support.clusters import until
 from tests.support.example_service import Things
-from tests.support.sentinels import NAME, Pair, Sentinel, Sentinels
+from tests.support.sentinels import Pair, Sentinel, Sentinels
 
 pytestmark = [pytest.mark.timing, pytest.mark.usefixtures("closing")]
+#: seconds; timeout of a confirmation by a replica that doesn't reply
+SHORT = 0.2
 
 
-@pytest.fixture
-def sentinels() -> Iterator[Sentinels]:
-    with Sentinels() as started:
-        yield started
-
-
-@pytest.fixture
-def watched(connect: Connect, sentinels: Sentinels) -> Things:
-    """The service, on the primary that the Sentinel names."""
-    return connect(
-        f"redis://{NAME}/0?db=0",
-        more=sentinels.options,
-    )
-
-
-def blocked(pair: Pair, at: int) -> bool:
-    return bool(pair.clients[at].info("clients")["blocked_clients"])
-
-
-def refused(pair: Pair, at: int) -> int:
-    """How many writes it has rejected as a replica."""
-    return int(pair.clients[at].info("errorstats").get("errorstat_READONLY", {"count": 0})["count"])
+async def make_idle(things: Things) -> None:
+    """Leave eight idle connections in both styles, with sixteen additions."""
+    await asyncio.gather(*(things.aadd("a") for _ in range(8)))
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(things.add, ["a"] * 8))
 
 
 class TestSentinel:
+    @pytest.fixture
+    def sentinels(self) -> Iterator[Sentinels]:
+        with Sentinels() as started:
+            yield started
+
+    @pytest.fixture
+    def watched(self, connect: Connect, sentinels: Sentinels) -> Things:
+        """The service, on the primary that the Sentinel names."""
+        return connect(sentinels.url, more=sentinels.options)
+
     async def test_calls_go_to_the_primary(self, call: Call, watched: Things, sentinels: Sentinels) -> None:
         assert [await call(watched, "add", "a") for _ in range(5)] == [1, 2, 3, 4, 5]
         assert await call(watched, "get", "a") == b"5"
@@ -58,18 +54,16 @@ class TestSentinel:
         await call(watched, "do", "ZADD", watched.key("list"), 0, "x")
         assert await call(watched, "take", "list", 10) == b"x"
         assert sentinels.clients[0].get(watched.key("a")) == b"7"
-        assert refused(sentinels, 1) == 0
+        assert count(sentinels.clients[1], "errorstats", "READONLY") == 0
 
     async def test_a_silent_sentinel_is_asked_once(
         self, call: Call, connect: Connect, sentinels: Sentinels
     ) -> None:
         """It has its share of the time; later connections begin with the Sentinel that replied."""
         with socket.create_server(("127.0.0.1", 0)) as silent:
-            options = {
-                **sentinels.options,
-                "SENTINELS": [silent.getsockname(), *sentinels.options["SENTINELS"]],
-            }
-            things = connect(f"redis://{NAME}/0?db=0", more=options, COMMAND_DEADLINE=2)
+            named = [silent.getsockname(), *sentinels.options["SENTINELS"]]
+            options = {**sentinels.options, "SENTINELS": named}
+            things = connect(sentinels.url, more=options, COMMAND_DEADLINE=2)
             with takes(0.2, 2):
                 await call(things, "add", "a")
             clients.close()
@@ -82,9 +76,16 @@ class TestSentinel:
     ) -> None:
         with Sentinel(free_port()) as isolated:
             named = [("127.0.0.1", isolated.port), *sentinels.options["SENTINELS"]]
-            things = connect(f"redis://{NAME}/0?db=0", more={**sentinels.options, "SENTINELS": named})
+            things = connect(sentinels.url, more={**sentinels.options, "SENTINELS": named})
             with takes(0, 5):
                 assert [await call(things, "add", "a") for _ in range(2)] == [1, 2]
+
+    async def test_a_primary_that_no_sentinel_knows(
+        self, call: Call, connect: Connect, sentinels: Sentinels
+    ) -> None:
+        things = connect("redis://unknown/0?db=0", more=sentinels.options, COMMAND_DEADLINE=0.3)
+        with pytest.raises(Unavailable, match="no Sentinel names a primary of 'unknown'"):
+            await call(things, "add", "a")
 
     async def test_a_killed_primary(self, call: Call, watched: Things, sentinels: Sentinels) -> None:
         await call(watched, "add", "a")
@@ -104,18 +105,16 @@ class TestSentinel:
             while not (sentinels.took_over() and sentinels.follows(0)):
                 await call(watched, "add", "a")
         first = await call(watched, "add", "a")
-        before = refused(sentinels, 0)
+        before = count(sentinels.clients[0], "errorstats", "READONLY")
         assert [await call(watched, "add", "a") for _ in range(20)] == [first + n for n in range(1, 21)]
-        assert refused(sentinels, 0) == before
+        assert count(sentinels.clients[0], "errorstats", "READONLY") == before
         assert sentinels.clients[1].get(watched.key("a")) == b"%d" % (first + 20)
 
     @pytest.mark.long
     async def test_connections_that_were_idle_during_a_failover(
         self, call: Call, watched: Things, sentinels: Sentinels
     ) -> None:
-        await asyncio.gather(*(watched.aadd("a") for _ in range(8)))
-        with ThreadPoolExecutor(8) as threads:
-            list(threads.map(watched.add, ["a"] * 8))
+        await make_idle(watched)
         sentinels.order()
         until(lambda: sentinels.took_over() and sentinels.follows(0))
         with takes(0, 2):
@@ -127,7 +126,7 @@ class TestSentinel:
         """The Sentinel closes all connections; the wait continues with the new primary."""
 
         def order() -> None:
-            until(lambda: blocked(sentinels, 0))
+            until(lambda: blocked(sentinels.clients[0]))
             sentinels.order()
             until(sentinels.took_over)
             sentinels.clients[1].zadd(watched.key("list"), {"x": 0})
@@ -136,14 +135,13 @@ class TestSentinel:
             assert await call(watched, "take", "list", 30) == b"x"
 
 
-@pytest.fixture
-def pair() -> Iterator[Pair]:
-    with Pair() as started:
-        yield started
-
-
 class TestAlone:
     """A single server for the alias; its address is a symbolic link, which is changed to another server."""
+
+    @pytest.fixture
+    def pair(self) -> Iterator[Pair]:
+        with Pair() as started:
+            yield started
 
     @pytest.fixture
     def link(self, pair: Pair, tmp_path: Path) -> Path:
@@ -155,42 +153,50 @@ class TestAlone:
     def things(self, connect: Connect, link: Path) -> Things:
         return connect(f"unix://{quote(str(link))}?db=0")
 
+    def lead(self, link: Path, pair: Pair) -> None:
+        """Let the address lead to the new primary."""
+        link.unlink()
+        link.symlink_to(pair.servers[1].socket)
+
+    def swap(self, pair: Pair, link: Path) -> None:
+        """Swap the roles, too."""
+        self.lead(link, pair)
+        pair.swap()
+
     @pytest.mark.parametrize("once", [True, False])
     async def test_a_server_that_rejects_writes_is_left(
         self, call: Call, things: Things, pair: Pair, link: Path, *, once: bool
     ) -> None:
         await call(things, "add", "a")
-        swap(pair, link)
+        self.swap(pair, link)
         with takes(0, 2):
             assert await call(things, "add", "a", once=once) == 2
         assert await call(things, "add_each", ["a", "b"]) == [3, 1]
         assert pair.clients[1].get(things.key("a")) == b"3"
-        assert refused(pair, 0) == 1
+        assert count(pair.clients[0], "errorstats", "READONLY") == 1
 
     @pytest.mark.long
     async def test_all_connections_to_it_are_closed(
         self, call: Call, things: Things, pair: Pair, link: Path
     ) -> None:
-        await asyncio.gather(*(things.aadd("a") for _ in range(8)))
-        with ThreadPoolExecutor(8) as threads:
-            list(threads.map(things.add, ["a"] * 8))
-        swap(pair, link)
+        await make_idle(things)
+        self.swap(pair, link)
         with takes(0, 2):
             assert [await call(things, "add", "a") for _ in range(8)] == list(range(17, 25))
-        assert refused(pair, 0) == 1
+        assert count(pair.clients[0], "errorstats", "READONLY") == 1
 
     @pytest.mark.long
     async def test_a_pipeline(self, call: Call, things: Things, pair: Pair, link: Path) -> None:
         await call(things, "add_each", ["a", "b"])
-        swap(pair, link)
+        self.swap(pair, link)
         with takes(0, 2):
             assert await call(things, "add_each_once", ["a", "b"]) == [2, 2]
 
     async def test_a_wait_in_progress(self, call: Call, things: Things, pair: Pair, link: Path) -> None:
         def push() -> None:
-            until(lambda: blocked(pair, 0))
-            swap(pair, link)
-            until(lambda: blocked(pair, 1))
+            until(lambda: blocked(pair.clients[0]))
+            self.swap(pair, link)
+            until(lambda: blocked(pair.clients[1]))
             pair.clients[1].zadd(things.key("list"), {"x": 0})
 
         with meanwhile(push), takes(0, 10):
@@ -202,21 +208,132 @@ class TestAlone:
         """It is begun again, so that it finds the server that has taken over."""
         monkeypatch.setattr(pool, "ENDED", 0.2)
 
-        def freeze_and_swap() -> None:
-            until(lambda: blocked(pair, 0))
+        def freeze_and_lead() -> None:
+            until(lambda: blocked(pair.clients[0]))
             pair.servers[0].freeze()
-            link.unlink()
-            link.symlink_to(pair.servers[1].socket)
+            self.lead(link, pair)
             pair.clients[1].replicaof("NO", "ONE")
             pair.clients[1].zadd(things.key("list"), {"x": 0})
 
-        with meanwhile(freeze_and_swap), takes(0, 10):
+        with meanwhile(freeze_and_lead), takes(0, 10):
             assert await call(things, "take", "list", 20) == b"x"
         pair.servers[0].thaw()
 
 
-def swap(pair: Pair, link: Path) -> None:
-    """Swap the roles, and let the address lead to the new primary."""
-    link.unlink()
-    link.symlink_to(pair.servers[1].socket)
-    pair.swap()
+@pytest.fixture(scope="module")
+def pair() -> Iterator[Pair]:
+    """A primary and its replica."""
+    with Pair() as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def pair_of_valkey() -> Iterator[Pair]:
+    """The same with Valkey, whose WAIT confirms only what its connection has written."""
+    with Pair(program=find_bundled()) as started:
+        yield started
+
+
+class TestDurability:
+    """Writes that replicas must confirm."""
+
+    @pytest.fixture
+    def confirmed(self, connect: Connect, pair: Pair) -> Things:
+        """The service, whose writes the replica confirms."""
+        return connect(pair.servers[0], DURABILITY={"replicas": 1, "timeout": 10})
+
+    @pytest.mark.parametrize("operation", ["add_each", "add_all", "add_each_once"])
+    async def test_a_write_is_at_the_replica_when_it_returns(
+        self, call: Call, confirmed: Things, pair: Pair, operation: str
+    ) -> None:
+        for n in range(1, 20):
+            await call(confirmed, "add", "a")
+            await call(confirmed, operation, ["b", "c"])
+            assert [int(pair.clients[1].get(confirmed.key(name))) for name in "ab"] == [n, n]
+
+    async def test_reads_and_waits_are_not_confirmed(self, call: Call, confirmed: Things, pair: Pair) -> None:
+        await call(confirmed, "add", "a")
+        with frozen(pair.servers[1]), takes(0, 5):
+            assert await call(confirmed, "get", "a") == b"1"
+            assert await call(confirmed, "take", "empty", 0.01) is None
+            assert await call(confirmed, "add_each", []) == []
+
+    @pytest.mark.parametrize(
+        ("operation", "subject"),
+        [("add", "a"), ("add_each", ["a", "b"]), ("add_each_once", ["a"]), ("clear", "x")],
+    )
+    async def test_an_unconfirmed_write_has_an_unknown_outcome(
+        self, call: Call, connect: Connect, pair: Pair, operation: str, subject: Any
+    ) -> None:
+        things = connect(pair.servers[0], DURABILITY={"replicas": 1, "timeout": SHORT})
+        with frozen(pair.servers[1]), takes(SHORT, 5):
+            with pytest.raises(OutcomeUnknown, match=r"0 of 1 replicas .* same request_id"):
+                await call(things, operation, subject)
+            expected = None if operation == "clear" else b"1"
+            assert pair.clients[0].get(things.key("a")) == expected  # sent once
+
+    async def test_items_of_an_unconfirmed_call_are_errors(
+        self, call: Call, connect: Connect, pair: Pair
+    ) -> None:
+        things = connect(pair.servers[0], DURABILITY={"replicas": 2, "timeout": SHORT})
+        with pytest.raises(OutcomeUnknown, match="1 of 2 replicas"):
+            await call(things, "add_some", ["a", "b"])
+        assert pair.clients[0].get(things.key("a")) == b"1"
+
+    @pytest.mark.parametrize("kind", ["TIMEOUT", "ERROR"])
+    async def test_a_confirmation_that_ends_early(
+        self, call: Call, confirmed: Things, pair: Pair, kind: str
+    ) -> None:
+        """As by a demotion: the call was applied, and is not repeated."""
+        await call(confirmed, "get", "a")
+
+        def waiting() -> list[Any]:
+            return [one for one in pair.clients[0].client_list() if "b" in one["flags"]]
+
+        def unblock() -> None:
+            until(waiting)
+            pair.clients[0].execute_command("CLIENT", "UNBLOCK", waiting()[0]["id"], kind)
+
+        with frozen(pair.servers[1]), meanwhile(unblock), pytest.raises(OutcomeUnknown, match="was applied"):
+            await call(confirmed, "add", "a", once=True)
+        assert pair.clients[0].get(confirmed.key("a")) == b"1"
+
+    async def test_a_repeat_that_writes_nothing_is_confirmed_too(
+        self, call: Call, connect: Connect, pair: Pair, pair_of_valkey: Pair
+    ) -> None:
+        for servers in (pair, pair_of_valkey):
+            things = connect(servers.servers[0], DURABILITY={"replicas": 1, "timeout": SHORT})
+            with frozen(servers.servers[1]):
+                servers.clients[0].set("other", "not replicated")
+                with pytest.raises(OutcomeUnknown):
+                    await call(things, "clear", "missing")
+
+    async def test_the_deadline_limits_the_confirmation(
+        self, call: Call, confirmed: Things, pair: Pair
+    ) -> None:
+        await call(confirmed, "add", "a")
+        with frozen(pair.servers[0]), deadline(SHORT), takes(SHORT, 3), pytest.raises(OutcomeUnknown):
+            await call(confirmed, "add", "a")
+
+    @pytest.mark.parametrize(
+        "setting",
+        [
+            {"replicas": 0, "timeout": 1},
+            {"replicas": 1},
+            {"replicas": 1, "timeout": 0},
+            {"replicas": 1.5, "timeout": 1},
+        ],
+    )
+    def test_a_bad_setting_is_a_clear_error(self, connect: Connect, pair: Pair, setting: Any) -> None:
+        things = connect(pair.servers[0], DURABILITY=setting)
+        with pytest.raises(ConfigurationError, match=r"DURABILITY.*\"replicas\""):
+            things.get("a")
+
+    def test_without_the_setting_nothing_is_confirmed(self, connect: Connect, pair: Pair) -> None:
+        assert conf.Settings().DURABILITY is None
+        things = connect(pair.servers[0])
+        before = count(pair.clients[0], "commandstats", "wait")
+        things.add("a")
+        things.add_each(["a", "b"])
+        assert clients.blocking_client("messaging").endpoint.durability is None
+        assert count(pair.clients[0], "commandstats", "wait") == before

@@ -1,4 +1,4 @@
-"""Primaries that are killed, frozen or cut off, or lose their last writes, while all services are used."""
+"""All services are used while primaries are killed, frozen or cut off, or change roles, and slots move."""
 
 from __future__ import annotations
 
@@ -6,40 +6,73 @@ import os
 import shutil
 
 import pytest
+from django.test import override_settings
+from redis.crc import key_slot
 
-from ..support.failover import move_slots
-from ..support.failover_scenarios import SCENARIOS, Scenario, divided_cluster, divided_sentinel
+from django_redis_messaging import DelayQueue, OutcomeUnknown, Unavailable, conf
+from django_redis_messaging.services.jobs.keys import JobKeys
+from tests.support.clusters import NODE_TIMEOUT, until
 
+from ..support.faults import leading_to
+from ..support.server_faults import FAULTS, Fault, divided_cluster, divided_sentinel
+from ..support.topologies import Servers
+
+pytestmark = pytest.mark.promise
 #: s: the service is back this long after the servers count the primary as dead
 BACK = 4.0
 
 
-def parameter(scenario: Scenario) -> object:
+def parameter(fault: Fault) -> object:
     return pytest.param(
-        scenario,
-        id=f"{scenario.start.__name__}, {scenario.name}, {scenario.confirmed_by} confirm",
-        marks=() if scenario.is_short else pytest.mark.long,
+        fault,
+        id=f"{fault.start.__name__}, {fault.name}, {fault.confirmed_by} confirm",
+        marks=() if fault.is_short else pytest.mark.long,
     )
 
 
-@pytest.mark.promise
-@pytest.mark.parametrize("scenario", [parameter(scenario) for scenario in SCENARIOS])
-def test_failover(scenario: Scenario) -> None:
-    if scenario.start in (divided_cluster, divided_sentinel) and not can_divide():
+@pytest.mark.parametrize("fault", [parameter(fault) for fault in FAULTS])
+def test_services_keep_their_promises(fault: Fault, servers: Servers) -> None:
+    if fault.start in (divided_cluster, divided_sentinel) and not can_divide():
         pytest.skip("needs root, and `ip` of iproute2")
-    shard, report = scenario.run()
+    shard, report = fault.run(servers)
     assert report.violations == []
     assert report.doubled == 0
     assert report.outage <= shard.detection + BACK
-    if scenario.fault is move_slots:
-        assert not any(report.errors.values())
-    if scenario.loses:
+    if fault.is_unnoticed:
+        assert (report.reported, report.repeated, any(report.errors.values())) == (0, 0, False)
+    if fault.loses:
         assert report.lost["messages"] and report.lost["events"] and report.lost["timers"]
         assert report.reported >= 2  # readers of chats and of broadcasts
-    if scenario.loses is False:
+    if fault.loses is False:
         assert not any(report.lost.values())
 
 
 def can_divide() -> bool:
     """Whether this process may create network namespaces. In CI, it must."""
     return "CI" in os.environ or (os.geteuid() == 0 and shutil.which("ip") is not None)
+
+
+@pytest.mark.long
+def test_claims_find_the_replica_of_a_frozen_primary(servers: Servers, own_prefix: str) -> None:
+    """A claim is not repeated after a lost reply, and a worker may send nothing else."""
+    queue: DelayQueue[str] = DelayQueue("mail")
+
+    def popped_nothing() -> bool:
+        """Whether a claim was answered."""
+        try:
+            return queue.pop() == []
+        except (OutcomeUnknown, Unavailable):  # the latter: the greeting of a new connection had no reply
+            return False
+
+    messaging = {"PREFIX": own_prefix, "COMMAND_DEADLINE": 1.0}
+    with servers.cluster() as cluster, leading_to(cluster.url(0), own_prefix):
+        cluster.set_timeout(NODE_TIMEOUT)
+        at = cluster.owner(key_slot(JobKeys(conf.prefix(), "queue", "mail").jobs.encode()))
+        with override_settings(REDIS_MESSAGING=messaging):
+            assert queue.pop() == []
+            cluster.servers[at].freeze()
+            try:
+                until(popped_nothing)
+            finally:
+                cluster.servers[at].thaw()
+        until(lambda: cluster.clients[at].info("replication")["role"] == "slave")

@@ -6,6 +6,8 @@ import subprocess
 from itertools import count
 from pathlib import Path
 
+NEW_KEY = "-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes"
+
 
 class Authority:
     """A private certificate authority, whose files are in `directory`."""
@@ -14,7 +16,7 @@ class Authority:
         self._directory = directory
         self._numbers = count()
         self._openssl(
-            "req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=authority -addext keyUsage=keyCertSign "
+            f"req -x509 {NEW_KEY} -days 2 -subj /CN=authority -addext keyUsage=keyCertSign "
             "-keyout ca.key -out ca.pem"
         )
 
@@ -27,7 +29,7 @@ class Authority:
         """Options of a server with a new certificate for this IP address. Clients need no certificate."""
         name = f"server{next(self._numbers)}"
         (self._directory / "names").write_text(f"subjectAltName=IP:{address}\nauthorityKeyIdentifier=keyid")
-        self._openssl(f"req -newkey rsa:2048 -nodes -subj /CN=server -keyout {name}.key -out {name}.csr")
+        self._openssl(f"req {NEW_KEY} -subj /CN=server -keyout {name}.key -out {name}.csr")
         self._openssl(
             f"x509 -req -in {name}.csr -CA ca.pem -CAkey ca.key -CAcreateserial -days 2 -extfile names "
             f"-out {name}.pem"

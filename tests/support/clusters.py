@@ -6,7 +6,8 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
-from itertools import count, permutations
+from itertools import count
+from pathlib import Path
 from typing import Any, Self
 
 import redis
@@ -21,6 +22,8 @@ ONCE_MORE = 1200
 SLOTS = 16384
 #: ms after which a silent node counts as dead
 NODE_TIMEOUT = 2000
+#: the same while nodes find each other, which takes a fraction of it
+JOINING_TIMEOUT = 500
 #: number of keys that are moved at once
 PAGE = 100
 
@@ -35,6 +38,13 @@ def until(holds: Callable[[], object]) -> None:
         if time.monotonic() > ends:
             raise TimeoutError(f"not within {PATIENCE} s")
         time.sleep(0.005)
+
+
+def is_live(server: EmbeddedServer) -> bool:
+    """Whether a server runs and is not frozen."""
+    return (
+        server.running and Path(f"/proc/{server.pid}/stat").read_text().rpartition(")")[2].split()[0] != "T"
+    )
 
 
 def slot(name: str) -> int:
@@ -90,13 +100,15 @@ class Cluster(Servers):
         self._primaries = primaries
         self._replicas = replicas
         self._later = later
-        self._node_timeout = node_timeout
+        #: ms after which a silent node counts as dead, unless a test changes it
+        self.node_timeout = node_timeout
         self._tls = tls
         self._program = program
         self.servers: list[EmbeddedServer] = []
         #: clients to inspect and control the nodes
         self.clients: list[Any] = []
         self._ports: list[int] = []
+        self._addresses: list[str] = []
         #: the TLS ports of the nodes
         self.tls_ports: list[int] = []
 
@@ -105,17 +117,32 @@ class Cluster(Servers):
         for _ in range(members + self._later):
             self._start()
         self._share_slots()
-        for one, other in permutations(range(members), 2):
-            self._meet(one, other)
-        until(self._whole)
-        for at in range(self._primaries, members):
-            self.clients[at].execute_command("CLUSTER", "REPLICATE", self.id(at - self._primaries))
+        for other in range(1, members):
+            self._meet(0, other)
+        until(lambda: all(len(_view(client)) == members for client in self.clients[:members]))
+        if self._replicas:
+            self._change_roles()
         until(self._whole)
         self.replicated()
+        self.set_timeout(self.node_timeout)
+
+    def set_timeout(self, milliseconds: int) -> None:
+        """Change the time after which a silent node counts as dead."""
+        for client in self.clients:
+            client.config_set("cluster-node-timeout", milliseconds)
+
+    def repair(self) -> None:
+        """Undo what a test has done: the first nodes are the primaries again, and the timeout is the original
+        one. Moved slots stay where they are."""
+        self.set_timeout(JOINING_TIMEOUT)
+        for at in range(self._primaries):
+            if at not in self.primaries():
+                self.fail_over(self._primary_of(at))
+        self.set_timeout(self.node_timeout)
 
     def url(self, at: int) -> str:
         """The LOCATION of a CACHES entry that names this node."""
-        return f"redis://127.0.0.1:{self._ports[at]}?db=0"
+        return f"redis://{self._addresses[at]}:{self._ports[at]}?db=0"
 
     def id(self, at: int) -> str:
         return str(self.clients[at].execute_command("CLUSTER MYID").decode())
@@ -136,6 +163,12 @@ class Cluster(Servers):
         """The current primaries."""
         return [at for at in self._running() if self.clients[at].info("replication")["role"] == "master"]
 
+    def replica_of(self, at: int) -> int:
+        """The replica of a node."""
+        port = self._replication_ports[at]
+        found = {other: self.clients[other].info("replication") for other in self._running()}
+        return next(other for other, info in found.items() if info.get("master_port") == port)
+
     def total(self, section: str, field: str, item: str) -> int:
         """A count of INFO, of all nodes: total("errorstats", "errorstat_MOVED", "count")."""
         found = (self.clients[at].info(section).get(field, {item: 0}) for at in self._running())
@@ -145,6 +178,11 @@ class Cluster(Servers):
     def redirects(self) -> int:
         """The number of MOVED and ASK errors of the nodes."""
         return self.total("errorstats", "errorstat_MOVED", "count")
+
+    @property
+    def refusals(self) -> int:
+        """The number of calls that were refused because a slot is on its way."""
+        return self.total("errorstats", "errorstat_TRYAGAIN", "count")
 
     def migrate(self, slot: int, to: int) -> None:
         """Move a slot and its keys, as `redis-cli --cluster reshard` does."""
@@ -173,18 +211,21 @@ class Cluster(Servers):
 
     @contextmanager
     def killed(self, at: int) -> Iterator[int]:
-        """As `kill`, but before a replica takes over; at the end of the block the node restarts as a
+        """As `kill`, but before the replica takes over; at the end of the block the node restarts as a
         replica."""
         replica = self._end(at)
         try:
             yield replica
         finally:
             self.took_over(replica)
-            self._restart(at)
+            self.servers[at].start()
+            until(lambda: self.clients[at].info("replication")["role"] == "slave")
+            until(self._whole)
+            self.replicated()
 
     def fail_over(self, at: int) -> int:
         """Fail over to the replica of a node gracefully; returns the number of the replica."""
-        replica, orders = self._replica_of(at), count()
+        replica, orders = self.replica_of(at), count()
 
         def took_over() -> bool:
             if replica in self.primaries():
@@ -220,14 +261,15 @@ class Cluster(Servers):
     def _replication_ports(self) -> list[int]:
         return self.tls_ports or self._ports
 
-    def _start(self) -> None:
-        port = free_port()
+    def _start(self, address: str = "127.0.0.1") -> None:
+        self._addresses.append(address)
+        self._ports.append(free_port())
         options: dict[str, str | int] = {
-            "bind": "127.0.0.1",
-            "port": port,
+            "bind": address,
+            "port": self._ports[-1],
             "cluster-enabled": "yes",
             "cluster-port": free_port(),
-            "cluster-node-timeout": self._node_timeout,
+            "cluster-node-timeout": JOINING_TIMEOUT,
             "cluster-allow-replica-migration": "no",
             "repl-diskless-sync-delay": 0,
         }
@@ -240,24 +282,19 @@ class Cluster(Servers):
                 "tls-cluster": "yes",
                 "tls-replication": "yes",
             }
-        server = EmbeddedServer(options=options, program=self._program)
+        server = self._server(options)
         self.servers.append(self._stack.enter_context(server))
-        self.clients.append(self._stack.enter_context(self.servers[-1].client()))
-        self._ports.append(port)
+        self.clients.append(self._stack.enter_context(server.client()))
+
+    def _server(self, options: dict[str, str | int]) -> EmbeddedServer:
+        return EmbeddedServer(options=options, program=self._program)
 
     def _end(self, at: int) -> int:
         self.replicated()
-        replica = self._replica_of(at)
+        replica = self.replica_of(at)
         self.clients[at].connection_pool.disconnect()
         self.servers[at].kill()
         return replica
-
-    def _restart(self, at: int) -> None:
-        """Wait until it is a replica of the node that took over."""
-        self.servers[at].start()
-        until(lambda: self.clients[at].info("replication")["role"] == "slave")
-        until(self._whole)
-        self.replicated()
 
     def _share_slots(self) -> None:
         for at, client in enumerate(self.clients):
@@ -266,9 +303,22 @@ class Cluster(Servers):
         for client, first, beyond in zip(self.clients, bounds, bounds[1:], strict=False):
             client.execute_command("CLUSTER", "ADDSLOTSRANGE", first, beyond - 1)
 
+    def _change_roles(self) -> None:
+        """A primary accepts nothing in its first two seconds, but a replica that takes over does at once: so
+        each primary gets a replica, which takes over, and they change their numbers."""
+        replicas = range(self._primaries, 2 * self._primaries)
+        for at in replicas:
+            self.clients[at].execute_command("CLUSTER", "REPLICATE", self.id(at - self._primaries))
+        until(lambda: all(_info(self.clients[at])["cluster_state"] == "ok" for at in replicas))
+        for at in replicas:
+            self.clients[at].execute_command("CLUSTER", "FAILOVER", "TAKEOVER")
+        for known in (self.servers, self.clients, self._addresses, self._ports, self.tls_ports):
+            former, rest = known[: self._primaries], known[self._primaries :]
+            known[:] = [*rest[: self._primaries], *former, *rest[self._primaries :]]
+
     def _meet(self, one: int, other: int) -> None:
         bus = self.clients[other].config_get("cluster-port")["cluster-port"]
-        self.clients[one].execute_command("CLUSTER", "MEET", "127.0.0.1", self._ports[other], bus)
+        self.clients[one].execute_command("CLUSTER", "MEET", self._addresses[other], self._ports[other], bus)
 
     def _running(self) -> list[int]:
         members = self.servers[: len(self.servers) - self._later]
@@ -293,16 +343,14 @@ class Cluster(Servers):
                 return self._ports.index(port)
         raise LookupError(f"nobody has the slot {slot}")
 
-    def _replica_of(self, at: int) -> int:
-        port = self._replication_ports[at]
-        found = {other: self.clients[other].info("replication") for other in self._running()}
-        return next(other for other, info in found.items() if info.get("master_port") == port)
+    def _primary_of(self, at: int) -> int:
+        return self._replication_ports.index(self.clients[at].info("replication")["master_port"])
 
     def _up_to_date(self, at: int) -> bool:
         mine = self.clients[at].info("replication")
         if mine["master_link_status"] != "up":
             return False
-        theirs = self.clients[self._replication_ports.index(mine["master_port"])].info("replication")
+        theirs = self.clients[self._primary_of(at)].info("replication")
         return bool(mine["slave_repl_offset"] >= theirs["master_repl_offset"])
 
     def _open(self, slot: int, to: int) -> None:
@@ -329,7 +377,7 @@ class Cluster(Servers):
 
     def _move(self, source: int, to: int, keys: Sequence[str | bytes]) -> None:
         if keys:
-            where = ("127.0.0.1", self._ports[to], "", 0, int(1000 * PATIENCE))
+            where = (self._addresses[to], self._replication_ports[to], "", 0, int(1000 * PATIENCE))
             self.clients[source].execute_command("MIGRATE", *where, "KEYS", *keys)
 
 

@@ -97,38 +97,22 @@ class FarServer(EmbeddedServer):
 
 
 class PartitionedCluster(Cluster):
-    """A Cluster of three primaries with a replica each; one primary is on the near side."""
+    """A Cluster of three primaries with a replica each; one primary, `near`, is on the near side."""
 
-    def __init__(self, network: Network, near: int, *, node_timeout: int) -> None:
-        super().__init__(replicas=True, node_timeout=node_timeout)
+    def __init__(self, network: Network, near: int) -> None:
+        super().__init__(replicas=True)
         self._network = network
         self._near = near
 
-    def url(self, at: int) -> str:
-        return f"redis://{self._address(at)}:{self._ports[at]}?db=0"
+    def _start(self, address: str = "") -> None:
+        """The nodes that start as replicas become the primaries."""
+        near = len(self.servers) == self._near + self._primaries
+        super()._start(self._network.near if near else self._network.far)
 
-    def _address(self, at: int) -> str:
-        return self._network.near if at == self._near else self._network.far
-
-    def _start(self) -> None:
-        at, port = len(self.servers), free_port()
-        options = REACHABLE | {
-            "bind": self._address(at),
-            "port": port,
-            "cluster-enabled": "yes",
-            "cluster-port": free_port(),
-            "cluster-node-timeout": self._node_timeout,
-            "cluster-allow-replica-migration": "no",
-        }
-        near = at == self._near
-        server = EmbeddedServer(options=options) if near else FarServer(self._network, options)
-        self.servers.append(self._stack.enter_context(server))
-        self.clients.append(self._stack.enter_context(server.client()))
-        self._ports.append(port)
-
-    def _meet(self, one: int, other: int) -> None:
-        bus = self.clients[other].config_get("cluster-port")["cluster-port"]
-        self.clients[one].execute_command("CLUSTER", "MEET", self._address(other), self._ports[other], bus)
+    def _server(self, options: dict[str, str | int]) -> EmbeddedServer:
+        if options["bind"] == self._network.near:
+            return EmbeddedServer(options=options | REACHABLE)
+        return FarServer(self._network, options | REACHABLE)
 
 
 class SideSentinel(Sentinel):

@@ -12,25 +12,26 @@ import redis
 from django.test import override_settings
 from redis.crc import key_slot
 
+from django_redis_messaging import conf
 from django_redis_messaging.core import clients
 from django_redis_messaging.devserver.server import EmbeddedServer
 from django_redis_messaging.services.expiries.timers import TIMERS
 from django_redis_messaging.services.jobs.keys import JobKeys
-from tests.support.clusters import NODE_TIMEOUT, PATIENCE, SLOTS, Cluster, until
+from tests.support.clusters import NODE_TIMEOUT, PATIENCE, Cluster, until
 from tests.support.sentinels import DOWN_AFTER, NAME, Sentinels
 
 from .partitions import Network
 
-#: settings of the app: callers get errors soon, and jobs that were lost several times are not buried
-MESSAGING = {"COMMAND_DEADLINE": 1.0, "JOB_MAX_ATTEMPTS": 1000, "JOB_MAX_LOST": 1000, "JOB_BACKOFF": 0.1}
+#: settings of the app: jobs that were lost several times are not buried
+MESSAGING = {"JOB_MAX_ATTEMPTS": 1000, "JOB_MAX_LOST": 1000, "JOB_BACKOFF": 0.1}
 #: fills the socket buffers between a primary and a frozen replica: parts, and bytes of each
 PARTS, PART = 24, 1_000_000
-#: how often each slot moves to another primary and back
-ROUNDS = 3
+#: number of the slots that are moved only because something is stored in them
+SOME = 8
 
 
 class Shard:
-    """One primary and its replicas."""
+    """One primary and its replicas. `detection`: s, after this time a silent primary counts as dead."""
 
     def __init__(
         self,
@@ -51,7 +52,6 @@ class Shard:
         self.clients = clients
         self.primary = primary
         self.replicas = replicas
-        #: s: after this time a silent primary counts as dead
         self.detection = detection
         #: the network between the primary and the other servers, and the CACHES entry on its far side, if it
         #: can be cut
@@ -61,6 +61,22 @@ class Shard:
     def spread(self, key: Callable[[str], str]) -> list[str]:
         """Names of resources, given the key of one: the first one is on this shard."""
         raise NotImplementedError
+
+    def gather(self, keys: Sequence[str]) -> None:
+        """Let these keys be on this shard."""
+
+    def fail_over(self) -> None:
+        """Let a replica take over without a loss."""
+        raise NotImplementedError
+
+    def accepts_writes(self) -> bool:
+        """Whether the former primary accepts writes."""
+        raise NotImplementedError
+
+    @property
+    def filler(self) -> str:
+        """A key of this shard."""
+        return JobKeys(conf.prefix(), *TIMERS).tag + ":filler"
 
     def role(self, at: int) -> dict[str, Any]:
         """The replication section of INFO; empty if the server is not running."""
@@ -88,13 +104,9 @@ class Shard:
             )
         )
 
-    def accepts_writes(self) -> bool:
-        """Whether the former primary accepts writes."""
-        raise NotImplementedError
-
-    def replicate(self, key: str) -> None:
-        """Wait until each replica has acknowledged a write of this key: it then gets later ones, too."""
-        self.clients[self.primary].set(key, "")
+    def replicate(self) -> None:
+        """Wait until each replica has acknowledged a write: it then has all that was there before."""
+        self.clients[self.primary].set(self.filler, "")
         if self.clients[self.primary].wait(len(self.replicas), int(PATIENCE * 1000)) < len(self.replicas):
             raise TimeoutError(f"The replicas have acknowledged nothing within {PATIENCE} s.")
 
@@ -107,13 +119,13 @@ class Shard:
         """Start the killed primary, which becomes a replica."""
         self.servers[self.primary].start()
 
-    def freeze(self, replicas: Sequence[int], key: str) -> None:
-        """Freeze replicas. The socket buffers to them are filled with writes of a key of this shard, so that
-        later writes reach them only if the primary lives."""
+    def freeze(self, replicas: Sequence[int]) -> None:
+        """Freeze replicas. The socket buffers to them are filled with writes, so that later writes reach them
+        only if the primary lives."""
         for at in replicas:
             self.servers[at].freeze()
         for _ in range(PARTS):
-            self.clients[self.primary].set(key, b"x" * PART)
+            self.clients[self.primary].set(self.filler, b"x" * PART)
 
     def thaw(self, servers: Sequence[int]) -> None:
         for at in servers:
@@ -123,21 +135,19 @@ class Shard:
 class ClusterShard(Shard):
     """The shard of a Cluster that has the timers."""
 
-    #: the number of its primary
-    PRIMARY = key_slot(JobKeys("", *TIMERS).jobs.encode()) * 3 // SLOTS
-
-    def __init__(self, cluster: Cluster, *, node_timeout: int = NODE_TIMEOUT) -> None:
+    def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
-        #: a key of each resource on it
+        #: a key of each shared resource on it
         self._keys: list[str] = []
+        primary = cluster.owner(key_slot(JobKeys("", *TIMERS).jobs.encode()))
         super().__init__(
             "Cluster",
-            entry(cluster.url(self.PRIMARY)),
+            entry(cluster.url(primary)),
             cluster.servers,
             cluster.clients,
-            primary=self.PRIMARY,
-            replicas=[self.PRIMARY + 3],
-            detection=node_timeout / 1000,
+            primary=primary,
+            replicas=[cluster.replica_of(primary)],
+            detection=NODE_TIMEOUT / 1000,
         )
 
     def accepts_writes(self) -> bool:
@@ -148,35 +158,45 @@ class ClusterShard(Shard):
         """One name for each primary."""
         found: dict[int, str] = {}
         for name in map("r{}".format, count()):
-            found.setdefault(self._owner(key(name)), name)
+            found.setdefault(self._cluster.owner(key_slot(key(name).encode())), name)
             if len(found) == 3:
                 break
         self._keys.append(key(found[self.primary]))
         return [found.pop(self.primary), *found.values()]
 
-    def move_slots(self, *more: str) -> None:
-        """Move the slots of its resources, and of `more` keys, to other primaries and back, some times."""
-        for key in (*self._keys, *more) * ROUNDS:
-            slot = key_slot(key.encode())
-            for target in (self._cluster.another(slot), self.primary):
-                self._move_slot(slot, target)
+    def gather(self, keys: Sequence[str]) -> None:
+        for key in keys:
+            self._cluster.migrate(key_slot(key.encode()), self.primary)
 
-    def _move_slot(self, slot: int, target: int) -> None:
-        """Move a slot; its keys are divided between two nodes until a call has been refused for that."""
-        [first] = self.clients[self._cluster.owner(slot)].execute_command("CLUSTER GETKEYSINSLOT", slot, 1)
-        refused = ("errorstats", "errorstat_TRYAGAIN", "count")
-        before = self._cluster.total(*refused)
-        with self._cluster.half_migrated(slot, target, [first]):
-            until(lambda: self._cluster.total(*refused) > before)
+    def fail_over(self) -> None:
+        self._cluster.fail_over(self.primary)
 
-    def _owner(self, key: str) -> int:
-        return self._cluster.owner(key_slot(key.encode()))
+    def move_slots(self) -> None:
+        """Move slots that are used to other primaries and back. Those of the shared resources are divided
+        between two nodes until a call has been refused for that."""
+        shared = {key_slot(key.encode()) for key in (*self._keys, self.filler)} if self._keys else set()
+        match = f"{conf.prefix()}:*"
+        stored = [self.clients[at].scan_iter(match=match, count=1000) for at in self._cluster.primaries()]
+        others = sorted({key_slot(key) for keys in stored for key in keys} - shared)
+        for slot in (*shared, *others[:: len(others) // SOME + 1]):
+            owner = self._cluster.owner(slot)
+            for target in (self._cluster.another(slot), owner):
+                if slot in shared:
+                    self._divide(slot, target)
+                else:
+                    self._cluster.migrate(slot, target)
+
+    def _divide(self, slot: int, target: int) -> None:
+        first = self.clients[self._cluster.owner(slot)].execute_command("CLUSTER GETKEYSINSLOT", slot, 1)
+        before = self._cluster.refusals
+        with self._cluster.half_migrated(slot, target, first):
+            until(lambda: self._cluster.refusals > before)
 
 
 class SentinelShard(Shard):
     """The servers behind Sentinels: all resources are on their primary."""
 
-    def __init__(self, sentinels: Sentinels, *, detection: float = DOWN_AFTER / 1000) -> None:
+    def __init__(self, sentinels: Sentinels) -> None:
         servers = sentinels.servers
         super().__init__(
             "Sentinel",
@@ -185,7 +205,7 @@ class SentinelShard(Shard):
             sentinels.clients,
             primary=0,
             replicas=list(range(1, len(servers))),
-            detection=detection,
+            detection=DOWN_AFTER / 1000,
         )
         self._sentinels = sentinels
         #: the address of the primary
@@ -194,6 +214,10 @@ class SentinelShard(Shard):
     def spread(self, key: Callable[[str], str]) -> list[str]:
         """Some names."""
         return ["r0", "r1"]
+
+    def fail_over(self) -> None:
+        self._sentinels.order()
+        until(self._sentinels.took_over)
 
     def restart(self) -> None:
         """Restart the killed primary, which is empty, once no Sentinel names it."""

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from django_redis_messaging.devserver.server import EmbeddedServer, find_program, free_port
-from tests.support.clusters import Servers, until
+from tests.support.clusters import Servers, is_live, until
 
 #: the service name of the servers
 NAME = "messaging-primary"
@@ -200,9 +199,9 @@ class Sentinels(Pair):
         """The number of the primary, once all live replicas are in sync and all live Sentinels have completed
         the last failover: before that, another one may not start."""
         primary = self.primary()
-        live = [at for at, one in enumerate(self.servers) if _is_live(one) and at != primary]
+        live = [at for at, one in enumerate(self.servers) if is_live(one) and at != primary]
         until(lambda: all(map(self.follows, live)))
-        watching = [self.controls[at] for at, one in enumerate(self.sentinels) if _is_live(one)]
+        watching = [self.controls[at] for at, one in enumerate(self.sentinels) if is_live(one)]
         until(lambda: all(self._ready(one, primary, len(live), len(watching)) for one in watching))
         return primary
 
@@ -224,10 +223,3 @@ def _fields(found: list[Any], *names: bytes) -> list[tuple[bytes, ...]]:
     """Fields of each instance that a Sentinel describes."""
     instances = (dict(zip(one[::2], one[1::2], strict=True)) for one in found)
     return [tuple(one[name] for name in names) for one in instances]
-
-
-def _is_live(server: EmbeddedServer) -> bool:
-    """Whether it runs and is not frozen."""
-    return (
-        server.running and Path(f"/proc/{server.pid}/stat").read_text().rpartition(")")[2].split()[0] != "T"
-    )

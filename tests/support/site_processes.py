@@ -16,16 +16,22 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import redis
 
 from django_redis_messaging import Broadcast, Chat, DelayQueue, Expiry, OutcomeUnknown, Unavailable, conf
 from django_redis_messaging.devserver.server import free_port
+from django_redis_messaging.services.broadcasts.broadcast import BroadcastKeys
+from django_redis_messaging.services.chats.keys import ChatKeys
+from django_redis_messaging.services.jobs.keys import JobKeys
 from tests.support.processes import PATIENCE, ROOT
+
+from .replicated_primary import Shard
 
 #: seconds between two items of a producer
 PACE = 0.1
+#: seconds until a client closes a socket of a frozen server
+RAW_TIMEOUT = 0.3
 #: seconds of COMMAND_DEADLINE in the processes: shorter than an outage, so that each of them gets errors
 DEADLINE = 2.0
 #: commands of a site with a process for each loop, and with one for all
@@ -47,9 +53,11 @@ CONSUMERS = ["consume_broadcast", "aconsume"]
 class Site:
     """The processes, and what the probes found."""
 
-    def __init__(self, directory: Path, writers: Callable[[], list[Any]]) -> None:
+    def __init__(self, directory: Path, shard: Shard) -> None:
         self.log = directory / "probes.log"
-        self._writers = writers
+        self._shard = shard
+        #: raw clients that set keys, one of each server; a frozen one holds them up for a moment only
+        self._writers = [server.client(socket_timeout=RAW_TIMEOUT) for server in shard.servers]
         self._ports = {"asgi": free_port(), "wsgi": free_port()}
         self._stopping = threading.Event()
         #: role → the acknowledged items
@@ -62,13 +70,21 @@ class Site:
         self.violations: list[str] = []
 
     @contextmanager
-    def running(self, commands: list[list[str]], entry: dict[str, Any]) -> Iterator[None]:
+    def running(self, commands: list[list[str]]) -> Iterator[None]:
         """Run the processes and the probes during the block; at its end all processes still run."""
+        prefix = conf.prefix()
+        queues = [JobKeys(prefix, "queue", name).jobs for name in ("due", "waited", "awaited")]
+        tasks, news, office = (
+            JobKeys(prefix, "tasks", "site"),
+            BroadcastKeys(prefix, "news"),
+            ChatKeys(prefix, "office"),
+        )
+        self._shard.gather([*queues, tasks.jobs, news.head, office.log])
         Chat.create("ann", ["bob"], chat_id="office")
         environment = {
             "DJANGO_SETTINGS_MODULE": "tests.support.probed_site.site",
-            "PROBE_CACHE": json.dumps(entry),
-            "PROBE_PREFIX": conf.prefix(),
+            "PROBE_CACHE": json.dumps(self._shard.entry),
+            "PROBE_PREFIX": prefix,
             "PROBE_DEADLINE": str(DEADLINE),
             "PROBE_LOG": str(self.log),
         }
@@ -86,14 +102,24 @@ class Site:
                 self._stopping.set()
                 for thread in threads:
                     thread.join(PATIENCE)
+                for client in self._writers:
+                    client.close()
             self._drain()
 
     def wait_for_all(self, since: float) -> None:
         """Wait until each role has worked after a moment."""
+        self.until(lambda: self.each_has(1, since))
+
+    def until(self, condition: Callable[[], object]) -> None:
+        """Wait for a condition."""
         ends = time.monotonic() + PATIENCE
-        while idle := [role for role, times in self.times().items() if not times or times[-1] <= since]:
-            assert time.monotonic() < ends, f"{idle} don't work: {self.errors}\n{self._tail()}"
+        while not condition():
+            assert time.monotonic() < ends, f"{self.times()}, {self.errors}\n{self._tail()}"
             time.sleep(0.05)
+
+    def each_has(self, number: int, since: float) -> bool:
+        """Whether each role has worked so often after a moment."""
+        return all(sum(at > since for at in times) >= number for times in self.times().values())
 
     def times(self) -> dict[str, list[float]]:
         """When each role worked."""
@@ -178,7 +204,7 @@ class Site:
     def _set_keys(self) -> None:
         """Set a key of the site on the server that accepts it."""
         for number in itertools.count():
-            for client in self._writers():
+            for client in self._writers:
                 with suppress(redis.RedisError):
                     client.set(f"probe:{{b}}:{number}", "")
             if self._stopping.wait(PACE):

@@ -1,10 +1,10 @@
-"""The servers of each topology, and the CACHES entries that lead to them."""
+"""The servers of each topology, one set for all tests of a process, and the CACHES entries for them."""
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cached_property, reduce
 from pathlib import Path
@@ -24,9 +24,7 @@ from tests.support.sentinels import Sentinels
 PREFIXES = "test:????????????"
 #: removes the keys of a test; the services don't need it
 CLEARING = "+scan"
-#: ms; nodes that find each other do it in a fraction of their timeout
-JOINING_TIMEOUT = 1000
-#: ms; no server fails here, and on a busy machine none may count as dead
+#: ms; on a busy machine no server may count as dead unless a test wants it
 NODE_TIMEOUT = 60_000
 
 
@@ -35,7 +33,7 @@ class Topology:
     """An alias, and the servers to which it leads."""
 
     entry: dict[str, Any]
-    #: raw clients of all servers, replicas too; without restrictions
+    #: raw clients of all servers, the primaries first; without restrictions
     clients: list[Any]
     #: the primaries among them
     primaries: list[Any]
@@ -86,16 +84,37 @@ class Servers:
         """The servers' options for certificates."""
         return self.authority.server_options()
 
+    @cached_property
+    def single(self) -> EmbeddedServer:
+        """A server that no test breaks, with and without TLS."""
+        self.tls_port = free_port()
+        options: dict[str, str | int] = {"bind": "127.0.0.1", "tls-port": self.tls_port, **self.tls}
+        return self._stack.enter_context(EmbeddedServer(options=options, program=_redis()))
+
+    @contextmanager
+    def cluster(self) -> Iterator[Cluster]:
+        """Three primaries with a replica each. A test may move slots and kill nodes: at the end of the block
+        the Cluster is repaired, or replaced if that is impossible."""
+        cluster = self._cluster
+        try:
+            yield cluster
+            cluster.repair()
+        except BaseException:
+            self._started = {name: one for name, one in self._started.items() if one.cluster is None}
+            for name in ("_cluster", "_whole_cluster"):
+                self.__dict__.pop(name, None)
+            raise
+
     def redis(self) -> Topology:
-        return self._alone(self._single.url, self._single)
+        return self._alone(self.single.url, self.single)
 
     def redis_tls(self) -> Topology:
-        server = self._single
-        return self._alone(f"rediss://127.0.0.1:{self._tls_port}/0", server, self._trusting())
+        server = self.single
+        return self._alone(f"rediss://127.0.0.1:{self.tls_port}/0", server, self._trusting())
 
     def redis_acl(self) -> Topology:
-        url = self._single.url.replace("unix://", f"unix://{permissions.USER}:{permissions.PASSWORD}@")
-        topology = self._alone(url, self._single)
+        url = self.single.url.replace("unix://", f"unix://{permissions.USER}:{permissions.PASSWORD}@")
+        topology = self._alone(url, self.single)
         _limit(topology, *permissions.additions()["Live streams"])
         return topology
 
@@ -127,18 +146,9 @@ class Servers:
         return topology
 
     @cached_property
-    def _single(self) -> EmbeddedServer:
-        self._tls_port = free_port()
-        options: dict[str, str | int] = {"bind": "127.0.0.1", "tls-port": self._tls_port, **self.tls}
-        return self._stack.enter_context(EmbeddedServer(options=options, program=_redis()))
-
-    @cached_property
     def _cluster(self) -> Cluster:
-        made = Cluster(replicas=True, node_timeout=JOINING_TIMEOUT, tls=self.tls, program=_redis())
-        cluster = self._stack.enter_context(made)
-        for client in cluster.clients:
-            client.config_set("cluster-node-timeout", NODE_TIMEOUT)
-        return cluster
+        made = Cluster(replicas=True, node_timeout=NODE_TIMEOUT, tls=self.tls, program=_redis())
+        return self._stack.enter_context(made)
 
     @cached_property
     def _whole_cluster(self) -> Any:
