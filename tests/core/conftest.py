@@ -15,11 +15,10 @@ import pytest_asyncio
 from django.test import override_settings
 
 from django_redis_messaging.core import clients, commands
-from django_redis_messaging.devserver.server import EmbeddedServer
+from django_redis_messaging.devserver.server import EmbeddedServer as Server
 from tests.support.clusters import Cluster
 from tests.support.example_service import SCRIPTS, Things
-from tests.support.network import Network
-from tests.support.proxy import LossyProxy
+from tests.support.proxy import LossyProxy, Network
 from tests.support.topologies import Servers
 
 _numbers = itertools.count()
@@ -30,7 +29,7 @@ class Connect(Protocol):
 
     def __call__(
         self,
-        where: EmbeddedServer | LossyProxy | Network | str,
+        where: Server | LossyProxy | Network | str,
         options: dict[str, Any] | None = None,
         more: dict[str, Any] | None = None,
         **messaging: Any,
@@ -51,7 +50,7 @@ def at_once() -> AbstractContextManager[None]:
 
 
 @contextmanager
-def frozen(server: EmbeddedServer) -> Iterator[None]:
+def frozen(server: Server) -> Iterator[None]:
     server.freeze()
     try:
         yield
@@ -81,7 +80,7 @@ def count(client: Any, section: str, field: str) -> int:
 
 
 @pytest.fixture(scope="session")
-def server(servers: Servers) -> EmbeddedServer:
+def server(servers: Servers) -> Server:
     """A server that no test changes."""
     return servers.single
 
@@ -94,28 +93,28 @@ def cluster(servers: Servers) -> Iterator[Cluster]:
 
 
 @pytest.fixture
-def private() -> Iterator[EmbeddedServer]:
+def private() -> Iterator[Server]:
     """A server that the test may break."""
-    with EmbeddedServer(append_only=True) as started:
+    with Server(append_only=True) as started:
         yield started
 
 
 @pytest.fixture
-def admin(private: EmbeddedServer) -> Iterator[Any]:
+def admin(private: Server) -> Iterator[Any]:
     """A raw client of `private`."""
     with private.client() as client:
         yield client
 
 
 @pytest.fixture
-def proxy(server: EmbeddedServer) -> Iterator[LossyProxy]:
+def proxy(server: Server) -> Iterator[LossyProxy]:
     """A proxy in front of `server` that loses nothing yet."""
     with LossyProxy(server.socket) as started:
         yield started
 
 
 @pytest.fixture
-def network(private: EmbeddedServer) -> Iterator[Network]:
+def network(private: Server) -> Iterator[Network]:
     """A network in front of `private` without faults yet."""
     with Network(private.socket) as started:
         yield started
@@ -139,7 +138,7 @@ def connect() -> Iterator[Connect]:
     with ExitStack() as stack:
 
         def to(
-            where: EmbeddedServer | LossyProxy | Network | str,
+            where: Server | LossyProxy | Network | str,
             options: dict[str, Any] | None = None,
             more: dict[str, Any] | None = None,
             **messaging: Any,
@@ -163,7 +162,7 @@ def connect() -> Iterator[Connect]:
 
 
 @pytest.fixture
-def things(connect: Connect, server: EmbeddedServer) -> Things:
+def things(connect: Connect, server: Server) -> Things:
     """The service, on the shared server."""
     return connect(server)
 

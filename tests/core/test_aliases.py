@@ -20,9 +20,10 @@ from redis.credentials import CredentialProvider, StreamingCredentialProvider
 
 from django_redis_messaging import Chat, Inbox
 from django_redis_messaging.checks import servers as topology
-from django_redis_messaging.checks.servers import Server, Watch, check_server, check_topology
+from django_redis_messaging.checks.servers import Watch, check_server, check_topology
 from django_redis_messaging.core import clients
-from django_redis_messaging.devserver.server import EmbeddedServer, free_port
+from django_redis_messaging.devserver.server import EmbeddedServer as Server
+from django_redis_messaging.devserver.server import free_port
 from django_redis_messaging.errors import ConfigurationError
 from tests.conftest import Call
 from tests.core.conftest import Connect, at_once, frozen, takes
@@ -49,7 +50,7 @@ class TestOptions:
         ids=str,
     )
     async def test_they_change_no_reply(
-        self, call: Call, connect: Connect, server: EmbeddedServer, options: dict[str, object]
+        self, call: Call, connect: Connect, server: Server, options: dict[str, object]
     ) -> None:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", category=DeprecationWarning, module="redis")
@@ -61,14 +62,14 @@ class TestOptions:
             await call(things, "do", "ZADD", things.key("z"), 1, "m")
             assert await call(things, "do", "ZSCORE", things.key("z"), "m") == b"1"
 
-    async def test_the_database_is_used(self, connect: Connect, server: EmbeddedServer) -> None:
+    async def test_the_database_is_used(self, connect: Connect, server: Server) -> None:
         things = connect(server.url.replace("db=0", "db=3"))
         things.add("a")
         await things.aadd("a")
         with server.client(db=3) as there:
             assert there.get(things.key("a")) == b"2"
 
-    def test_an_object_can_name_its_alias(self, connect: Connect, server: EmbeddedServer) -> None:
+    def test_an_object_can_name_its_alias(self, connect: Connect, server: Server) -> None:
         things = connect(server)
         entry = settings.CACHES["messaging"]
         other = {**entry, "LOCATION": server.url.replace("db=0", "db=5")}
@@ -77,7 +78,7 @@ class TestOptions:
             assert things.get("a") is None
             clients.close()
 
-    def test_a_change_of_the_settings_is_followed(self, connect: Connect, server: EmbeddedServer) -> None:
+    def test_a_change_of_the_settings_is_followed(self, connect: Connect, server: Server) -> None:
         things = connect(server)
         things.add("a")
         moved = {**settings.CACHES["messaging"], "LOCATION": server.url.replace("db=0", "db=6")}
@@ -88,7 +89,7 @@ class TestOptions:
         assert things.get("a") == b"1"
 
     async def test_over_tcp_and_ipv6(self, call: Call, connect: Connect) -> None:
-        with EmbeddedServer(options={"port": (port := free_port()), "bind": "127.0.0.1 -::1"}):
+        with Server(options={"port": (port := free_port()), "bind": "127.0.0.1 -::1"}):
             things = connect(f"redis://127.0.0.1:{port}/0?", {"socket_keepalive": True})
             assert await call(things, "add", "a") == 1
             try:
@@ -99,7 +100,7 @@ class TestOptions:
             assert await call(connect(f"redis://[::1]:{port}/0?"), "add", "a") == 1
 
     async def test_the_first_of_several_addresses_is_the_primary(
-        self, call: Call, connect: Connect, server: EmbeddedServer, private: EmbeddedServer, admin: Any
+        self, call: Call, connect: Connect, server: Server, private: Server, admin: Any
     ) -> None:
         things = connect(server)
         entry = settings.CACHES["messaging"]
@@ -110,9 +111,7 @@ class TestOptions:
 
 
 class TestMistakes:
-    async def test_a_database_that_does_not_exist(
-        self, call: Call, connect: Connect, server: EmbeddedServer
-    ) -> None:
+    async def test_a_database_that_does_not_exist(self, call: Call, connect: Connect, server: Server) -> None:
         things = connect(server.url.replace("db=0", "db=99"))
         with at_once(), pytest.raises(ConfigurationError, match="DB index is out of range"):
             await call(things, "add", "a")
@@ -124,7 +123,7 @@ class TestMistakes:
             own = probe.getsockname()[0]
         if own.startswith("127."):
             pytest.skip("This machine has no address besides that of the loopback interface.")
-        with EmbeddedServer(options={"port": (port := free_port()), "bind": "0.0.0.0"}):  # noqa: S104
+        with Server(options={"port": (port := free_port()), "bind": "0.0.0.0"}):  # noqa: S104
             things = connect(f"redis://{own}:{port}?db=0")
             with at_once(), pytest.raises(ConfigurationError, match="protected mode"):
                 await call(things, "add", "a")
@@ -208,7 +207,7 @@ class Constant(CredentialProvider):
         return self.get_credentials()
 
 
-async def test_credentials(call: Call, connect: Connect, private: EmbeddedServer, admin: Any) -> None:
+async def test_credentials(call: Call, connect: Connect, private: Server, admin: Any) -> None:
     """In LOCATION, as options, as options of the pool, by a provider, and by one whose token changes."""
     for user in ("ann", "bob"):
         admin.execute_command(f"ACL SETUSER {user} on >secret-{user} ~* +@all")
@@ -230,10 +229,10 @@ async def test_credentials(call: Call, connect: Connect, private: EmbeddedServer
 @pytest.mark.timing
 class TestTls:
     @pytest.fixture
-    def secured(self, servers: Servers) -> Iterator[tuple[EmbeddedServer, str]]:
+    def secured(self, servers: Servers) -> Iterator[tuple[Server, str]]:
         """A server that the test may break, and its address."""
         port = free_port()
-        with EmbeddedServer(options={"tls-port": port, **servers.tls}) as server:
+        with Server(options={"tls-port": port, **servers.tls}) as server:
             yield server, f"rediss://127.0.0.1:{port}/0?"
 
     async def test_a_private_certificate_authority(
@@ -259,7 +258,7 @@ class TestTls:
         assert await call(connect(url, {"ssl_cert_reqs": ssl.CERT_NONE}), "add", "a") == 1
 
     async def test_closing_does_not_wait_for_a_frozen_server(
-        self, connect: Connect, servers: Servers, secured: tuple[EmbeddedServer, str]
+        self, connect: Connect, servers: Servers, secured: tuple[Server, str]
     ) -> None:
         server, url = secured
         things = connect(url, {"ssl_ca_certs": servers.authority.certificate})
@@ -274,7 +273,7 @@ class TestTls:
 
     async def test_ocsp_is_rejected_if_it_is_not_supported(self, call: Call, connect: Connect) -> None:
         """The driver has no async version of it, and needs a package for the blocking one."""
-        with EmbeddedServer(options={"port": (port := free_port())}):
+        with Server(options={"port": (port := free_port())}):
             options = {"ssl_validate_ocsp": True, "ssl_cert_reqs": "none"}
             things = connect(f"rediss://127.0.0.1:{port}/0?", options)
             with takes(0, 3), pytest.raises(ConfigurationError, match=r"CACHES\['\w+'\]"):
@@ -363,7 +362,7 @@ class TestDocumentedEntries:
         }
         sentinel = TlsSentinel(port)
         sentinel.tls = tls
-        with EmbeddedServer(options=options) as server, server.client() as client, sentinel:
+        with Server(options=options) as server, server.client() as client, sentinel:
             with sentinel.client() as watched:
                 [watcher] = re.findall(r"^user (watcher .*)$", PAGE, re.MULTILINE)
                 watched.execute_command("ACL", "SETUSER", *watcher.split(), "&*")
@@ -404,7 +403,7 @@ class TestDeployCheck:
         assert [message.id for message in messages if not message.hint] == ["messaging.I001"]
         return {str(message.id).removeprefix("messaging."): message.msg for message in messages}
 
-    def test_a_single_server(self, connect: Connect, private: EmbeddedServer, admin: Any) -> None:
+    def test_a_single_server(self, connect: Connect, private: Server, admin: Any) -> None:
         connect(private)
         version = admin.info("server")["redis_version"]
         [(id, text)] = self.found().items()
@@ -415,11 +414,7 @@ class TestDeployCheck:
         )
 
     def test_a_cluster(
-        self,
-        connect: Connect,
-        cluster: Cluster,
-        cluster_server: EmbeddedServer,
-        configure: Callable[..., None],
+        self, connect: Connect, cluster: Cluster, cluster_server: Server, configure: Callable[..., None]
     ) -> None:
         cluster.set_timeout(2000)
         connect(cluster.url(0), COMMAND_DEADLINE=2)
@@ -468,12 +463,12 @@ class TestDeployCheck:
         assert [message.id for message in messages] == ["messaging.W020"] * (1 - good)
 
     def test_servers_of_different_versions(self) -> None:
-        servers = [Server("it", {"redis_version": "7.0.15"}, {})]
+        servers = [topology.Server("it", {"redis_version": "7.0.15"}, {})]
         assert list(topology._check_versions("it", servers, ["redis 7.0.15", "unknown"])) == []
         [message] = topology._check_versions("it", servers, ["redis 7.2.4"])
         assert "redis 7.0.15, redis 7.2.4" in message.msg
 
-    def test_what_may_not_be_read_is_unknown(self, connect: Connect, server: EmbeddedServer) -> None:
+    def test_what_may_not_be_read_is_unknown(self, connect: Connect, server: Server) -> None:
         with server.client() as admin:
             admin.execute_command("ACL", "SETUSER", "curious", "on", ">secret", "+@all", "-config")
             connect(server.url.replace("unix://", "unix://curious:secret@"))

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import os
 import random
 import sys
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -18,7 +18,7 @@ import pytest
 from redis import exceptions as driver
 
 from django_redis_messaging import Chat, DelayQueue, Inbox, deadline, forget
-from django_redis_messaging.core import clients, pool
+from django_redis_messaging.core import pool
 from django_redis_messaging.core.commands import Clock, Command
 from django_redis_messaging.core.connection import Address, AsyncConnection, BlockingConnection
 from django_redis_messaging.core.outcome import NotSent
@@ -40,6 +40,8 @@ from tests.conftest import Call
 from tests.core.conftest import Connect, blocked, frozen, meanwhile, takes
 from tests.support.clusters import Cluster, mates, slot, until
 from tests.support.example_service import Things
+from tests.support.services import Shared, Spread
+from tests.support.traffic import Traffic
 
 pytestmark = [pytest.mark.timing, pytest.mark.usefixtures("closing")]
 
@@ -510,88 +512,50 @@ def on_its_way(cluster: Cluster, at: int, key: str) -> Any:
         return pipeline.execute()[1]
 
 
-class Adding:
-    """Threads and tasks that add to counters until they are stopped, and record what they have added."""
+class Counters(Shared):
+    """Additions by every kind of step; each of them to several counters."""
 
-    def __init__(self, things: Things, names: list[str]) -> None:
+    def __init__(self, spread: Spread) -> None:
+        super().__init__(spread)
+        self.chance = random.Random(0)
         self.added: Counter[str] = Counter()
-        self.calls = 0
-        self._things = things
-        self._names = names
-        self._stop = threading.Event()
         self._lock = threading.Lock()
 
-    @contextmanager
-    def going_on(self, threads: int, tasks: int) -> Iterator[None]:
-        """Add during the block; errors are raised at its end."""
-        with ThreadPoolExecutor(threads + 1) as pool:
-            working = [pool.submit(self._block, seed) for seed in range(threads)]
-            working.append(pool.submit(asyncio.run, self._await(range(threads, threads + tasks))))
-            try:
-                yield
-            finally:
-                self._stop.set()
-            for one in working:
-                one.result()
+    @staticmethod
+    def key(name: str) -> str:
+        return Things().key(name)
 
-    def more(self, calls: int) -> None:
-        """Wait until they have made this many further additions."""
-        enough = self.calls + calls
-        until(lambda: self.calls >= enough or self._stop.is_set())
-
-    def _block(self, seed: int) -> None:
-        for name, names in self._choices(seed):
-            getattr(self._things, name)(names)
-            self._count(name, names)
-
-    async def _await(self, seeds: range) -> None:
-        try:
-            await asyncio.gather(*map(self._await_one, seeds))
-        finally:
-            await clients.aclose()
-
-    async def _await_one(self, seed: int) -> None:
-        for name, names in self._choices(seed):
-            await getattr(self._things, f"a{name}")(names)
-            self._count(name, names)
-
-    def _choices(self, seed: int) -> Iterator[tuple[str, Any]]:
-        chance = random.Random(seed)
-        while not self._stop.is_set():
-            name = chance.choice(["add", "add_each", "add_each_once", "add_all"])
-            some = chance.sample(self._names, 4)
-            yield name, some[0] if name == "add" else some
-
-    def _count(self, name: str, names: Any) -> None:
-        of_each = [1, 2, 3, 4] if name == "add_all" else [1] * 4
+    async def produce(self, call: Call, name: str, item: str) -> None:
+        operation = self.chance.choice(["add", "add_each", "add_each_once", "add_all"])
+        some = self.chance.sample(self.names, len(self.names))
+        await self.insist(name, lambda: call(Things(), operation, name if operation == "add" else some))
+        added = dict.fromkeys([name] if operation == "add" else some, 1)
+        if operation == "add_all":
+            added = {one: at for at, one in enumerate(some, 1)}
         with self._lock:
-            self.calls += 1
-            self.added.update(dict(zip([names] if name == "add" else names, of_each, strict=False)))
+            self.added.update(added)
 
 
 class TestUnderLoad:
-    def test_no_add_is_lost_or_doubled_while_slots_move(self, things: Things, cluster: Cluster) -> None:
-        names, redirects = NAMES[:8], cluster.redirects
-        adding = Adding(things, names)
-        with adding.going_on(threads=3, tasks=3):
-            for name in itertools.islice(itertools.cycle(names), 30):
-                adding.more(10)
-                with cluster.half_migrated(slot(name), cluster.another(slot(name)), [things.key(name)]):
-                    pass
-        assert stored(cluster, things, names) == [adding.added[name] for name in names]
-        assert cluster.redirects > redirects
+    """No addition is lost or doubled."""
 
-    @pytest.mark.long
-    def test_no_add_is_lost_or_doubled_during_manual_failovers(
-        self, things: Things, cluster: Cluster
-    ) -> None:
-        adding = Adding(things, NAMES)
-        with adding.going_on(threads=2, tasks=2):
-            for at in cluster.primaries()[:2]:
-                adding.more(50)
+    @pytest.mark.parametrize("happens", ["moves", pytest.param("failovers", marks=pytest.mark.long)])
+    def test_additions(self, things: Things, cluster: Cluster, happens: str) -> None:
+        traffic = Traffic(lambda key: NAMES[:8], [Counters])
+        [counters] = traffic.services
+        redirects = cluster.redirects
+        with traffic.running():
+            for name in NAMES[:8] if happens == "moves" else ():
+                for _ in range(3):
+                    with cluster.half_migrated(slot(name), cluster.another(slot(name)), [things.key(name)]):
+                        pass
+            for at in cluster.primaries()[:2] if happens == "failovers" else ():
                 cluster.fail_over(at)
-            adding.more(50)
-        assert stored(cluster, things) == [adding.added[name] for name in NAMES]
+            since = time.monotonic()
+            traffic.until(lambda: traffic.each_has(5, since))
+        assert not counters.errors
+        assert stored(cluster, things, counters.names) == [counters.added[name] for name in counters.names]
+        assert cluster.redirects > redirects
 
 
 class TestKilled:

@@ -32,14 +32,13 @@ from django_redis_messaging.core.outcome import (
     translate_error,
     without_deadline,
 )
-from django_redis_messaging.devserver.server import EmbeddedServer
+from django_redis_messaging.devserver.server import EmbeddedServer as Server
 from django_redis_messaging.errors import ConfigurationError, MessagingError, OutcomeUnknown, Unavailable
 from tests.conftest import Call
 from tests.core.conftest import Connect, at_once, frozen, meanwhile, takes
 from tests.support.clusters import until
 from tests.support.example_service import Things
-from tests.support.network import Network
-from tests.support.proxy import LossyProxy
+from tests.support.proxy import LossyProxy, Network
 
 pytestmark = [pytest.mark.timing, pytest.mark.usefixtures("closing")]
 
@@ -103,7 +102,7 @@ class TestOutages:
         text: str | None,
         call: Call,
         connect: Connect,
-        private: EmbeddedServer,
+        private: Server,
     ) -> None:
         things = connect(NOWHERE if fault == "unreachable" else private, COMMAND_DEADLINE=SHORT)
         if is_connected:
@@ -115,7 +114,7 @@ class TestOutages:
             await call(things, operation, "a", **({"once": True} if once else {}))
 
     async def test_a_server_that_restarts_in_time(
-        self, call: Call, connect: Connect, private: EmbeddedServer
+        self, call: Call, connect: Connect, private: Server
     ) -> None:
         things = connect(private)
         await call(things, "add", "a")
@@ -128,7 +127,7 @@ class TestOutages:
 
     @pytest.mark.parametrize("number", [12, 30])
     async def test_many_dead_connections_cost_one_attempt(
-        self, number: int, call: Call, connect: Connect, private: EmbeddedServer
+        self, number: int, call: Call, connect: Connect, private: Server
     ) -> None:
         things = connect(private, COMMAND_DEADLINE=3)
         await make_idle(things, number)
@@ -137,7 +136,7 @@ class TestOutages:
             assert await call(things, "add", "a") == 1
 
     async def test_the_next_call_gets_its_own_reply(
-        self, call: Call, connect: Connect, private: EmbeddedServer
+        self, call: Call, connect: Connect, private: Server
     ) -> None:
         things = connect(private, COMMAND_DEADLINE=SHORT)
         await call(things, "add", "a", 100)
@@ -148,7 +147,7 @@ class TestOutages:
 
 class TestLostReplies:
     @pytest.fixture(autouse=True)
-    def known(self, connect: Connect, server: EmbeddedServer) -> None:
+    def known(self, connect: Connect, server: Server) -> None:
         """Load the scripts, so that the lost reply is that of a script that ran."""
         things = connect(server)
         for _ in range(2):  # with the missing key, then, once the kind of server is detected, without it
@@ -226,7 +225,7 @@ class TestLostReplies:
         assert proxy.lost > 10
 
     async def test_a_lost_topology_is_asked_for_again(
-        self, call: Call, connect: Connect, server: EmbeddedServer
+        self, call: Call, connect: Connect, server: Server
     ) -> None:
         """Nothing of the first call has been sent by then."""
         with LossyProxy(server.socket, asking=b"CLUSTER") as proxy:
@@ -238,7 +237,7 @@ class TestLostReplies:
 
 class TestLostReplyThenRefusal:
     @pytest.fixture
-    def lossy(self, private: EmbeddedServer) -> Iterator[LossyProxy]:
+    def lossy(self, private: Server) -> Iterator[LossyProxy]:
         with LossyProxy(private.socket) as started:
             yield started
 
@@ -267,9 +266,7 @@ class TestLostReplyThenRefusal:
         with pytest.raises(Unavailable, match="was not applied"):
             await call(things, "get", "a")
 
-    async def test_a_pipeline(
-        self, call: Call, connect: Connect, private: EmbeddedServer, admin: Any
-    ) -> None:
+    async def test_a_pipeline(self, call: Call, connect: Connect, private: Server, admin: Any) -> None:
         """It was partly applied, or it only read."""
         things = connect(private)
         await call(things, "add", "a")
@@ -330,7 +327,7 @@ class TestRefusals:
         text: str,
         call: Call,
         connect: Connect,
-        private: EmbeddedServer,
+        private: Server,
         admin: Any,
     ) -> None:
         things = connect(private, options)
@@ -342,12 +339,7 @@ class TestRefusals:
             assert await call(things, "get", "a") is None
 
     async def test_a_wait_ends_in_time(
-        self,
-        call: Call,
-        connect: Connect,
-        private: EmbeddedServer,
-        admin: Any,
-        monkeypatch: pytest.MonkeyPatch,
+        self, call: Call, connect: Connect, private: Server, admin: Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """A replica refuses to pop; the pause before the next attempt would be longer than the wait."""
         things = connect(private)
@@ -358,16 +350,14 @@ class TestRefusals:
             assert await call(things, "take", "list", 0.3) is None
 
     async def test_a_replica_until_it_is_promoted(
-        self, call: Call, connect: Connect, private: EmbeddedServer, admin: Any
+        self, call: Call, connect: Connect, private: Server, admin: Any
     ) -> None:
         things = connect(private)
         admin.replicaof("127.0.0.1", "1")
         with meanwhile(lambda: admin.replicaof("NO", "ONE"), after=0.2):
             assert await call(things, "add", "a") == 1
 
-    async def test_a_busy_server(
-        self, call: Call, connect: Connect, private: EmbeddedServer, admin: Any
-    ) -> None:
+    async def test_a_busy_server(self, call: Call, connect: Connect, private: Server, admin: Any) -> None:
         things = connect(private)
         await call(things, "add", "a")
         admin.config_set("busy-reply-threshold", 50)
@@ -389,7 +379,7 @@ class TestRefusals:
                 assert await call(things, "add", "a") == 2
 
     async def test_a_server_that_could_not_save(
-        self, call: Call, connect: Connect, private: EmbeddedServer, admin: Any
+        self, call: Call, connect: Connect, private: Server, admin: Any
     ) -> None:
         things = connect(private)
         await call(things, "add", "a")
@@ -406,7 +396,7 @@ class TestRefusals:
         admin.config_set("save", "")  # otherwise the server refuses to stop
 
     async def test_only_refused_calls_are_repeated(
-        self, call: Call, connect: Connect, private: EmbeddedServer
+        self, call: Call, connect: Connect, private: Server
     ) -> None:
         things = connect(private)
         pages = [[f"{page}-{at}" for at in range(50)] for page in range(3)]
@@ -416,10 +406,10 @@ class TestRefusals:
 
     @pytest.mark.parametrize("reply", ["READONLY", "LOADING", "CLUSTERDOWN", "MASTERDOWN"])
     async def test_a_new_connection_may_reach_another_server(
-        self, reply: str, call: Call, connect: Connect, private: EmbeddedServer
+        self, reply: str, call: Call, connect: Connect, private: Server
     ) -> None:
         """Servers behind one address: a connection stays with the server it was opened to."""
-        with EmbeddedServer() as other, Network(other.socket) as network:
+        with Server() as other, Network(other.socket) as network:
             things = connect(network)
             await make_idle(things)
             refusing = clients.blocking_client("messaging"), clients.async_client("messaging")
@@ -443,12 +433,7 @@ class TestRefusedConnection:
 
     @pytest.fixture(params=["socket", "TCP"])
     def full(
-        self,
-        request: pytest.FixtureRequest,
-        connect: Connect,
-        private: EmbeddedServer,
-        network: Network,
-        admin: Any,
+        self, request: pytest.FixtureRequest, connect: Connect, private: Server, network: Network, admin: Any
     ) -> Iterator[Any]:
         """A client to change the server, which has no place for other clients. A name or password in LOCATION
         would be sent first, so there is none."""
@@ -488,7 +473,7 @@ class TestReset:
         assert await call(things, "get", "a") == b"3"
 
     async def test_a_call_that_is_sent_once_is_unknown(
-        self, call: Call, connect: Connect, private: EmbeddedServer, network: Network
+        self, call: Call, connect: Connect, private: Server, network: Network
     ) -> None:
         things = connect(network)
         await call(things, "add", "a")
@@ -530,7 +515,7 @@ class TestSilence:
 
 
 class TestDeadline:
-    async def test_a_longer_timeout(self, call: Call, connect: Connect, private: EmbeddedServer) -> None:
+    async def test_a_longer_timeout(self, call: Call, connect: Connect, private: Server) -> None:
         things = connect(private, {"socket_timeout": 0.9 * SHORT}, COMMAND_DEADLINE=SHORT)
         await call(things, "get", "a")
         with frozen(private), takes(0.9 * SHORT, SHORT + 0.3), pytest.raises(Unavailable):
@@ -557,7 +542,7 @@ class TestDeadline:
             await call(things, "add", "a")
 
     async def test_a_block_limits_all_of_its_calls(
-        self, call: Call, connect: Connect, private: EmbeddedServer
+        self, call: Call, connect: Connect, private: Server
     ) -> None:
         things = connect(private)
         await call(things, "get", "a")
@@ -569,7 +554,7 @@ class TestDeadline:
             assert await call(things, "add", "a") == 1
 
     async def test_a_nested_block_can_only_shorten_it(
-        self, call: Call, connect: Connect, private: EmbeddedServer
+        self, call: Call, connect: Connect, private: Server
     ) -> None:
         things = connect(private, COMMAND_DEADLINE=0.8)
         await call(things, "get", "a")
@@ -581,12 +566,7 @@ class TestDeadline:
 
     @pytest.mark.parametrize("kind", ["idle", "new", "pipeline"])
     async def test_an_attempt_after_it_waits_a_moment_for_its_reply(
-        self,
-        kind: str,
-        call: Call,
-        connect: Connect,
-        private: EmbeddedServer,
-        monkeypatch: pytest.MonkeyPatch,
+        self, kind: str, call: Call, connect: Connect, private: Server, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         things = connect(private)
         await warm(call, things)
@@ -637,9 +617,7 @@ def exchanges(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 class TestLimits:
-    async def test_no_more_than_max_connections(
-        self, connect: Connect, private: EmbeddedServer, admin: Any
-    ) -> None:
+    async def test_no_more_than_max_connections(self, connect: Connect, private: Server, admin: Any) -> None:
         things = connect(private, {"max_connections": 3})
         assert sorted(await asyncio.gather(*(things.aadd("a") for _ in range(30)))) == list(range(1, 31))
         with ThreadPoolExecutor(12) as threads:
@@ -648,9 +626,7 @@ class TestLimits:
         ours = [one for one in admin.client_list() if one["name"].startswith("test-")]
         assert len(ours) <= 6  # three in each style
 
-    async def test_waiting_for_a_connection_has_a_deadline(
-        self, connect: Connect, private: EmbeddedServer
-    ) -> None:
+    async def test_waiting_for_a_connection_has_a_deadline(self, connect: Connect, private: Server) -> None:
         things = connect(private, {"max_connections": 1}, COMMAND_DEADLINE=SHORT)
         await things.aadd("a")
         things.add("a")
@@ -661,7 +637,7 @@ class TestLimits:
         assert {type(error) for error in errors} <= {OutcomeUnknown, Unavailable}
         assert any("max_connections" in str(error) for error in errors)
 
-    async def test_waits_leave_connections_to_calls(self, connect: Connect, private: EmbeddedServer) -> None:
+    async def test_waits_leave_connections_to_calls(self, connect: Connect, private: Server) -> None:
         things = connect(private, {"max_connections": 2}, COMMAND_DEADLINE=2)
         waits = [asyncio.ensure_future(things.await_(f"{at}", 1.0)) for at in range(6)]
         await asyncio.sleep(0.1)
@@ -671,7 +647,7 @@ class TestLimits:
         assert await asyncio.gather(*waits) == [None] * 6
 
     async def test_a_pending_wait_gives_up_its_connection(
-        self, call: Call, connect: Connect, private: EmbeddedServer
+        self, call: Call, connect: Connect, private: Server
     ) -> None:
         things = connect(private, {"max_connections": 2})
         for name in ("one", "two", "three"):

@@ -32,7 +32,7 @@ from django_redis_messaging.core.operations import (
     operation,
 )
 from django_redis_messaging.core.outcome import Attempts
-from django_redis_messaging.devserver.server import EmbeddedServer
+from django_redis_messaging.devserver.server import EmbeddedServer as Server
 from django_redis_messaging.errors import ConfigurationError, MessagingError, OutcomeUnknown, Unavailable
 from tests.conftest import Call
 from tests.core.conftest import Connect, at_once, count
@@ -98,9 +98,7 @@ class TestForms:
             await call(things, "add_each", ["a", "d", "c"])
         assert things.get("a") == things.get("c") == b"2"
 
-    def test_a_prefix_may_be_a_callable(
-        self, connect: Connect, server: EmbeddedServer, own_prefix: str
-    ) -> None:
+    def test_a_prefix_may_be_a_callable(self, connect: Connect, server: Server, own_prefix: str) -> None:
         tenants = iter(["site-a", "site-b"])
         connect(server, PREFIX=lambda: "start")
         with override_settings(REDIS_MESSAGING={"PREFIX": lambda: next(tenants)}):
@@ -297,7 +295,7 @@ class TestLoading:
 
 
 class TestUnknownScripts:
-    async def test_calls_and_fans(self, connect: Connect, private: EmbeddedServer, admin: Any) -> None:
+    async def test_calls_and_fans(self, connect: Connect, private: Server, admin: Any) -> None:
         things = connect(private)
         for n in (1, 3):
             admin.script_flush()
@@ -308,9 +306,7 @@ class TestUnknownScripts:
         admin.script_flush()
         assert await things.aadd_all(["b", "c"]) == [2, 4]
 
-    async def test_some_calls_of_a_pipeline(
-        self, connect: Connect, private: EmbeddedServer, admin: Any
-    ) -> None:
+    async def test_some_calls_of_a_pipeline(self, connect: Connect, private: Server, admin: Any) -> None:
         class Mixed(Service):
             @operation
             def both(self, key: str) -> Steps[list[object]]:
@@ -327,7 +323,7 @@ class TestUnknownScripts:
         assert await things.aadd_each(["a", "b"]) == [3, 1]
 
     async def test_they_are_sent_in_full_only_once(
-        self, connect: Connect, private: EmbeddedServer, admin: Any
+        self, connect: Connect, private: Server, admin: Any
     ) -> None:
         things = connect(private)
         things.do("PING")  # the first call detects the kind of server
@@ -339,9 +335,7 @@ class TestUnknownScripts:
 
 
 class TestManyResources:
-    async def test_a_single_server_gets_one_call(
-        self, connect: Connect, private: EmbeddedServer, admin: Any
-    ) -> None:
+    async def test_a_single_server_gets_one_call(self, connect: Connect, private: Server, admin: Any) -> None:
         things = connect(private)
         names = [f"{at}" for at in range(Fan.SIZE * 2 + 1)]
         wanted = [at + 1 for at in range(len(names))]
@@ -351,9 +345,7 @@ class TestManyResources:
         # three calls each; the scripts of the first were not loaded yet
         assert count(admin, "commandstats", "evalsha") == 6
 
-    async def test_a_cluster_gets_one_call_for_each(
-        self, connect: Connect, cluster_server: EmbeddedServer
-    ) -> None:
+    async def test_a_cluster_gets_one_call_for_each(self, connect: Connect, cluster_server: Server) -> None:
         things = connect(cluster_server)
         assert things.add_all(["a", "b", "c"]) == [1, 2, 3]
         assert await things.aadd_all(["a", "b", "c"]) == [2, 4, 6]
@@ -380,7 +372,7 @@ class TestManyResources:
         assert Gatherer().all([]) == []
 
     async def test_a_script_with_keys_of_two_slots_is_a_clear_error(
-        self, connect: Connect, cluster_server: EmbeddedServer
+        self, connect: Connect, cluster_server: Server
     ) -> None:
         class Careless(Service):
             @operation
@@ -406,7 +398,7 @@ class TestFans:
     """Scripts for many resources that are sent once: replies and errors, call by call."""
 
     @pytest.fixture
-    def refuse(self, server: EmbeddedServer) -> Refuse:
+    def refuse(self, server: Server) -> Refuse:
         """Let `add_some` refuse a name with this text; for `ms`, else until the end of the test."""
 
         def store(things: Things, name: str, text: str, ms: int | None = None) -> None:
@@ -449,7 +441,7 @@ class TestFans:
         self,
         call: Call,
         connect: Connect,
-        server: EmbeddedServer,
+        server: Server,
         refuse: Refuse,
         refused: str,
         text: str,
@@ -466,7 +458,7 @@ class TestFans:
         assert self.values(things, FIRST + THIRD) == [b"1"] * (Fan.SIZE + len(THIRD))
 
     async def test_a_call_for_one_resource_was_not_applied(
-        self, call: Call, connect: Connect, cluster_server: EmbeddedServer
+        self, call: Call, connect: Connect, cluster_server: Server
     ) -> None:
         things = connect(cluster_server)
         things.do("SET", things.refusal("b"), "WRONGTYPE of this one")
@@ -508,7 +500,7 @@ class TestFans:
 
     @pytest.mark.parametrize("text", ["NOREPLICAS for ever", "WRONGTYPE of this one"])
     async def test_an_error_of_all_calls_is_raised(
-        self, text: str, call: Call, connect: Connect, server: EmbeddedServer, refuse: Refuse
+        self, text: str, call: Call, connect: Connect, server: Server, refuse: Refuse
     ) -> None:
         things = connect(server, COMMAND_DEADLINE=0.3)
         for page in (FIRST, SECOND, THIRD):
@@ -518,7 +510,7 @@ class TestFans:
         assert self.values(things, NAMES) == [None] * len(NAMES)
 
     async def test_the_split_for_a_cluster_repeats_no_answered_call(
-        self, call: Call, connect: Connect, cluster_server: EmbeddedServer
+        self, call: Call, connect: Connect, cluster_server: Server
     ) -> None:
         """The last page has one resource, so the server answers it before the first page shows the kind."""
         names = NAMES[: Fan.SIZE + 1]

@@ -18,14 +18,13 @@ from django_redis_messaging.core.connection import Address, BlockingConnection
 from django_redis_messaging.core.operations import Listen, PopHint, Service, Steps, asynchronous, operation
 from django_redis_messaging.core.pool import ENDED, PendingWait, PendingWaits
 from django_redis_messaging.core.topology import Router
-from django_redis_messaging.devserver.server import EmbeddedServer
+from django_redis_messaging.devserver.server import EmbeddedServer as Server
 from django_redis_messaging.errors import MessagingError, Unavailable
 from tests.conftest import Call
 from tests.core.conftest import Connect, blocked, count, meanwhile, takes
 from tests.support.clusters import Cluster, until
 from tests.support.example_service import Things
-from tests.support.network import Network
-from tests.support.proxy import LossyProxy
+from tests.support.proxy import LossyProxy, Network
 
 pytestmark = [pytest.mark.timing, pytest.mark.usefixtures("closing")]
 
@@ -34,16 +33,14 @@ LONG = 20.0
 
 
 class TestHints:
-    async def test_a_wait_ends_after_its_time(
-        self, call: Call, connect: Connect, server: EmbeddedServer
-    ) -> None:
+    async def test_a_wait_ends_after_its_time(self, call: Call, connect: Connect, server: Server) -> None:
         """It may be longer than the timeout of the socket and the deadline."""
         things = connect(server, {"socket_timeout": 0.1}, COMMAND_DEADLINE=0.2)
         with takes(0.4, 5):
             assert await call(things, "take", "empty", 0.4) is None
 
     async def test_a_wait_is_woken_at_once(
-        self, call: Call, connect: Connect, private: EmbeddedServer, admin: Any
+        self, call: Call, connect: Connect, private: Server, admin: Any
     ) -> None:
         things = connect(private)
 
@@ -55,12 +52,7 @@ class TestHints:
             assert await call(things, "take", "list", 10) == b"x"
 
     async def test_a_pending_wait_is_taken_over(
-        self,
-        call: Call,
-        connect: Connect,
-        private: EmbeddedServer,
-        admin: Any,
-        monkeypatch: pytest.MonkeyPatch,
+        self, call: Call, connect: Connect, private: Server, admin: Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Unless it is overdue."""
         things = connect(private)
@@ -76,7 +68,7 @@ class TestHints:
         assert count(admin, "commandstats", "bzpopmin") == 3
 
     async def test_a_wait_that_is_sent_too_late(
-        self, call: Call, connect: Connect, private: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
+        self, call: Call, connect: Connect, private: Server, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         things = connect(private)
         await call(things, "do", "PING")
@@ -97,12 +89,7 @@ class TestHints:
             assert await call(things, "take", "list", 0.1) is None
 
     async def test_connections_of_ended_waits_are_reused(
-        self,
-        call: Call,
-        connect: Connect,
-        private: EmbeddedServer,
-        admin: Any,
-        monkeypatch: pytest.MonkeyPatch,
+        self, call: Call, connect: Connect, private: Server, admin: Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         things = connect(private)
         monkeypatch.setattr("django_redis_messaging.core.pool.ENDED", 0.0)
@@ -121,7 +108,7 @@ class TestHints:
 class TestFaults:
     @pytest.mark.parametrize("seconds", [5, 0.001])
     async def test_a_reset_is_not_noticed(
-        self, seconds: float, call: Call, connect: Connect, server: EmbeddedServer
+        self, seconds: float, call: Call, connect: Connect, server: Server
     ) -> None:
         """For example by a server that is killed before it read; with 0.001 s, between two waits."""
         with LossyProxy(server.socket, asking=b"BZPOPMIN") as proxy:
@@ -155,7 +142,7 @@ class TestFaults:
         assert await call(things, "take", "list", 5) == b"y"
 
     async def test_a_restart_costs_at_most_a_hint(
-        self, call: Call, connect: Connect, private: EmbeddedServer, admin: Any
+        self, call: Call, connect: Connect, private: Server, admin: Any
     ) -> None:
         things = connect(private)
 
@@ -170,7 +157,7 @@ class TestFaults:
             assert await call(things, "take", "list", 20) == b"x"
 
     async def test_a_wait_whose_server_died_does_not_affect_others(
-        self, call: Call, connect: Connect, private: EmbeddedServer
+        self, call: Call, connect: Connect, private: Server
     ) -> None:
         things = connect(private)
         for name in ("one", "two", "three"):
@@ -182,7 +169,7 @@ class TestFaults:
 
     @pytest.mark.parametrize("is_waiting", [True, False])
     async def test_a_server_that_stays_down_is_unavailable(
-        self, is_waiting: bool, call: Call, connect: Connect, private: EmbeddedServer, admin: Any
+        self, is_waiting: bool, call: Call, connect: Connect, private: Server, admin: Any
     ) -> None:
         things = connect(private, COMMAND_DEADLINE=0.3)
         assert await call(things, "take", "list", 0.01) is None
@@ -304,7 +291,7 @@ class TestStreams:
     OWN = 2
 
     @pytest.fixture
-    def streams(self, connect: Connect, private: EmbeddedServer) -> Streams:
+    def streams(self, connect: Connect, private: Server) -> Streams:
         """With four connections."""
         connect(private, {"max_connections": 4})
         return Streams()
@@ -415,7 +402,7 @@ class TestStreams:
         with pytest.raises(MessagingError, match="another type"):
             await asyncio.wait_for(failing, LONG)
 
-    async def test_a_restarted_server(self, streams: Streams, private: EmbeddedServer, admin: Any) -> None:
+    async def test_a_restarted_server(self, streams: Streams, private: Server, admin: Any) -> None:
         tasks = await self.listening(streams)
         await asyncio.to_thread(private.restart)
         await self.woken(tasks, streams, admin)

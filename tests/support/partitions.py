@@ -50,10 +50,7 @@ class Network:
         return self
 
     def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         ip("netns", "delete", self._name)  # and its interface, and that interface's peer
 
@@ -155,11 +152,7 @@ class PartitionedSentinels(Sentinels):
 
     def _server(self, port: int) -> EmbeddedServer:
         at = self._ports.index(port)
-        options = REACHABLE | {
-            "port": port,
-            "min-replicas-to-write": 1,
-            "min-replicas-max-lag": 2,
-        }
+        options = REACHABLE | {"port": port, "min-replicas-to-write": 1, "min-replicas-max-lag": 2}
         if at == 0:
             return EmbeddedServer(options=options | {"bind": self._network.near})
         return FarServer(self._network, options | {"bind": self._network.far})

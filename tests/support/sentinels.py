@@ -104,12 +104,7 @@ class Sentinels(Pair):
     """
 
     def __init__(
-        self,
-        number: int = 1,
-        *,
-        replicas: int = 1,
-        down_after: int = DOWN_AFTER,
-        program: str | None = None,
+        self, number: int = 1, *, replicas: int = 1, down_after: int = DOWN_AFTER, program: str | None = None
     ) -> None:
         super().__init__(replicas=replicas, program=program)
         self._number = number
@@ -187,10 +182,7 @@ class Sentinels(Pair):
 
     def _start_sentinel(self) -> None:
         sentinel = Sentinel(
-            self._ports[0],
-            quorum=self._number // 2 + 1,
-            down_after=self._down_after,
-            program=self._program,
+            self._ports[0], quorum=self._number // 2 + 1, down_after=self._down_after, program=self._program
         )
         self.sentinels.append(self._stack.enter_context(sentinel))
         self.controls.append(self._stack.enter_context(sentinel.client()))

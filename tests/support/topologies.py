@@ -17,7 +17,7 @@ from django_redis_messaging.devserver.server import EmbeddedServer, find_bundled
 from tests.support import permissions
 from tests.support.certificates import Authority
 from tests.support.clusters import Cluster
-from tests.support.network import Network
+from tests.support.proxy import Network
 from tests.support.sentinels import Sentinels
 
 #: prefixes of tests, as testing.py makes them

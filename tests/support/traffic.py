@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from itertools import count
 from threading import Event
 
+from django_redis_messaging.core import clients
+
 from .clusters import PATIENCE
 from .services import Call, Shared, Spread, Story, awaiting, blocking
 
@@ -167,6 +169,9 @@ def _run(caller: Callable[[], Awaitable[object]]) -> None:
     """Run a caller in an event loop of its own."""
 
     async def run() -> None:
-        await caller()
+        try:
+            await caller()
+        finally:
+            await clients.aclose()
 
     asyncio.run(run())
