@@ -3,6 +3,7 @@
 import inspect
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -31,6 +32,7 @@ from .support.faults import (
     raw,
     until,
 )
+from .support.programs import program
 from .support.topologies import Servers
 from .support.worlds import keyspace_events, limited_user, messaging_alias, plant, short_lease, site
 
@@ -157,12 +159,6 @@ def base_url() -> None:
 
 @pytest.fixture(scope="session")
 def postgresql_host() -> Iterator[str]:
-    """A PostgreSQL server, started for the first test that needs it. Only CI requires one."""
-    programs = postgresql.find_programs()
-    if "CI" not in os.environ:
-        pytest.importorskip("psycopg", exc_type=ImportError)
-        if programs is None:
-            pytest.skip("PostgreSQL is not installed: apt-get install postgresql")
-    assert programs, "PostgreSQL is not installed, and CI runs all tests: apt-get install postgresql"
-    with postgresql.running_server(programs) as host:
+    """A PostgreSQL server, started for the first test that needs it."""
+    with postgresql.running_server(Path(program("initdb")).resolve().parent) as host:
         yield host

@@ -15,6 +15,8 @@ from django.utils import translation
 
 from django_redis_messaging.web.rendering import divider_text, gap_text
 
+from .support.programs import program
+
 ROOT = Path(__file__).parent.parent
 PACKAGE, DEMO = ROOT / "django_redis_messaging", ROOT / "testproject"
 LANGUAGES = sorted(path.name for path in (PACKAGE / "locale").iterdir() if path.is_dir())
@@ -49,7 +51,7 @@ def test_makemessages_changes_nothing(package: Path, tmp_path: Path, monkeypatch
 def test_translations_are_complete(package: Path, language: str, tmp_path: Path) -> None:
     source = package / "locale" / language / "LC_MESSAGES" / "django.po"
     compiled = tmp_path / "django.mo"
-    command = ["msgfmt", "--check-format", "--statistics", "-o", str(compiled), str(source)]
+    command = [program("msgfmt"), "--check-format", "--statistics", "-o", str(compiled), str(source)]
     environment = {**os.environ, "LC_ALL": "C"}
     done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
     assert re.fullmatch(r"\d+ translated messages\.", done.stderr.strip()), done.stderr

@@ -24,10 +24,9 @@ from tests.support.pytest_hooks import LONG
 
 from ..support.broadcast_processes import PATIENCE, TICK
 from ..support.faults import Connect
+from ..support.programs import program
 from ..support.server import server, until
 
-#: the library that shifts a process's clock
-FAKETIME = next(iter(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1")), None)
 #: events of each of the publishers
 EACH = 5000 if LONG else 150
 PUBLISHERS, READERS = (8, 4) if LONG else (4, 2)
@@ -38,9 +37,6 @@ PAUSE, RETENTION = 1.5, 5
 pytestmark = [
     pytest.mark.one_server,
     pytest.mark.promise,
-    pytest.mark.skipif(
-        FAKETIME is None and "CI" not in os.environ, reason="needs libfaketime: apt-get install faketime"
-    ),
 ]
 Process = subprocess.Popen[str]
 
@@ -51,7 +47,7 @@ def actors(url: str, cursor: str, roles: list[tuple[str, int, int]]) -> Iterator
     started = []
     for role, number, count in roles:
         shifted = {
-            "LD_PRELOAD": str(FAKETIME),
+            "LD_PRELOAD": program("libfaketimeMT.so.1"),
             "FAKETIME": f"{SHIFTS[number % len(SHIFTS)]:+d}s",
             "FAKETIME_DONT_FAKE_MONOTONIC": "1",
         }

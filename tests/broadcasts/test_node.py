@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from pytest_django import Settings
 
 from django_redis_messaging import Broadcast, conf
 
+from ..support.programs import program
 from ..support.server import all_keys, change, server
 
 ROOT = Path(__file__).parents[2]
@@ -44,8 +44,6 @@ def alias(messaging_alias: str) -> None:
 
 def node(calls: list[Any], **options: Any) -> list[Any]:
     """Make these calls (channel, payload, options) and return the results or error messages."""
-    program = shutil.which("node")
-    assert program, "node is missing: install nodejs"
     location = configured.CACHES[conf.alias()]["LOCATION"]
     options = {
         "connect": {"path": location.removeprefix("unix://").partition("?")[0]},
@@ -53,8 +51,9 @@ def node(calls: list[Any], **options: Any) -> list[Any]:
         "prefix": conf.prefix(),
         **options,
     }
+    code = PROGRAM % {"module": (ROOT / "docs/publisher.mjs").as_uri()}
     done = subprocess.run(
-        [program, "--input-type=module", "-e", PROGRAM % {"module": (ROOT / "docs/publisher.mjs").as_uri()}],
+        [program("node"), "--input-type=module", "-e", code],
         input=json.dumps({"options": options, "calls": calls}),
         capture_output=True, text=True, timeout=30, check=False,
     )  # fmt: skip

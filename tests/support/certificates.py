@@ -6,6 +6,8 @@ import subprocess
 from itertools import count
 from pathlib import Path
 
+from .programs import program
+
 NEW_KEY = "-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes"
 
 
@@ -42,4 +44,6 @@ class Authority:
         }
 
     def _openssl(self, line: str) -> None:
-        subprocess.run(["openssl", *line.split()], cwd=self._directory, check=True, capture_output=True)
+        subprocess.run(
+            [program("openssl"), *line.split()], cwd=self._directory, check=True, capture_output=True
+        )

@@ -34,15 +34,6 @@ rm -rf "$2"
 """
 
 
-def find_programs() -> Path | None:
-    """The directory of `initdb` and `postgres`: on the PATH, else the newest ones of Debian."""
-    on_path = shutil.which("initdb")
-    if on_path:
-        return Path(on_path).resolve().parent
-    installed = [path.parent for path in Path("/usr/lib/postgresql").glob("*/bin/initdb")]
-    return max(installed, key=lambda path: float(path.parent.name), default=None)
-
-
 @contextmanager
 def running_server(programs: Path) -> Iterator[str]:
     """Start a server and stop it at the end. Yields the directory of its socket, the `HOST` in DATABASES."""

