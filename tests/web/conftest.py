@@ -75,14 +75,14 @@ def client_of(user: User | Member | None, *, json: bool = False, **options: Any)
     return client
 
 
-def page(client: Client, name: str, *args: Any, **query: Any) -> str:
+def page(client: Client, name: str, /, *args: Any, **query: Any) -> str:
     """The text of a page."""
     answer = client.get(reverse(f"messaging:{name}", args=args), query)
     assert answer.status_code == 200
     return answer.content.decode()
 
 
-def post(client: Client, name: str, *args: Any, **data: Any) -> Any:
+def post(client: Client, name: str, /, *args: Any, **data: Any) -> Any:
     return client.post(reverse(f"messaging:{name}", args=args), data)
 
 
@@ -104,11 +104,11 @@ class Room:
     def client(self, role: str, *, json: bool = False) -> Client:
         return client_of(self.people.get(role), json=json)
 
-    def page(self, role: str, name: str = "room", *args: Any, **query: Any) -> str:
+    def page(self, role: str, name: str = "room", /, *args: Any, **query: Any) -> str:
         """The text of a page about the chat."""
         return page(self.client(role), name, self.chat.id, *args, **query)
 
-    def post(self, role: str, name: str, *args: Any, json: bool = True, **data: Any) -> Any:
+    def post(self, role: str, name: str, /, *args: Any, json: bool = True, **data: Any) -> Any:
         return post(self.client(role, json=json), name, self.chat.id, *args, **data)
 
 

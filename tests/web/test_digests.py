@@ -21,7 +21,6 @@ from zoneinfo import ZoneInfo
 
 import django
 import pytest
-from django.contrib.auth.models import User
 from django.core.mail.backends.locmem import EmailBackend
 from django.core.management import CommandError
 from django.core.signing import Signer
@@ -30,27 +29,19 @@ from django.urls import reverse
 from django.utils import formats
 from pytest_django import Settings
 
-from django_redis_messaging import (
-    Blocks,
-    Chat,
-    Choices,
-    ConfigurationError,
-    Lock,
-    Unavailable,
-    conf,
-    forget,
-)
+from django_redis_messaging import Blocks, Chat, Choices, ConfigurationError, Lock, Unavailable, conf, forget
 from django_redis_messaging.management.commands.send_digests import MailingDisplay
 from django_redis_messaging.services.chats import digests as services_digests
 from django_redis_messaging.services.chats.digests import MAX_AGE, DigestInbox, DigestRecord, DigestRun
 from django_redis_messaging.web import digest_mailing
 from django_redis_messaging.web.digest_mailing import Mailing, MailingFailed, send_digests
 from django_redis_messaging.web.identity import Identity
-from tests.conftest import Call
-from tests.support.server import all_keys, change, keys, server, server_ms, until
-from tests.support.terminal import output_of
 
-from .conftest import Room
+from ..conftest import Call
+from ..support.people import Member
+from ..support.server import all_keys, change, keys, server, server_ms, until
+from ..support.terminal import output_of
+from .conftest import Person, Room
 
 BASE = "https://example.com"
 
@@ -62,28 +53,25 @@ def due_at_once(settings: Settings) -> None:
 
 
 @pytest.fixture
-def people(person: Callable[..., User]) -> dict[str, User]:
-    made = {name: person(name, first_name=name.title()) for name in ("ann", "bob", "cat")}
-    for name in ("bob", "cat"):
-        made[name].email = f"{name}@example.org"
-        made[name].save()
-    return made
+def bob(person: Person) -> Member:
+    return Member(person("bob", first_name="Bob", email="bob@example.org"))
 
 
 @pytest.fixture
-def chat(people: dict[str, User]) -> Chat:
-    made = Chat.create(id_of(people, "ann"), [id_of(people, "bob")], title="Trip <b>")
-    send(made, people, "See <this>")
+def cat(person: Person) -> Member:
+    return Member(person("cat", first_name="Cat", email="cat@example.org"))
+
+
+@pytest.fixture
+def chat(ann: Member, bob: Member) -> Chat:
+    made = Chat.create(ann, [bob], title="Trip <b>")
+    send(made, ann, "See <this>")
     return made
 
 
-def id_of(people: dict[str, User], name: str) -> str:
-    return str(people[name].pk)
-
-
-def send(chat: Chat, people: dict[str, User], text: str, by: str = "ann") -> None:
+def send(chat: Chat, sender: str, text: str) -> None:
     """Send a message, and wait until it is old enough for a digest."""
-    sent = chat.send(id_of(people, by), text).sent_at
+    sent = chat.send(sender, text).sent_at
     until(lambda: server_ms() > sent.timestamp() * 1000 + 2)
 
 
@@ -115,7 +103,7 @@ class InvalidIds(Identity):
         return "" if user.username == "ann" else super().member_id(user)
 
 
-def test_what_is_unread_is_mailed_once(chat: Chat, people: dict[str, User], mailoutbox: list[Any]) -> None:
+def test_what_is_unread_is_mailed_once(chat: Chat, ann: Member, mailoutbox: list[Any]) -> None:
     assert output_of("send_digests")[0] == "1 digest mailed, 0 failed.\n"
     (mail,) = mailoutbox
     assert (mail.to, mail.subject) == (["bob@example.org"], "1 unread message on example.com")
@@ -130,42 +118,42 @@ def test_what_is_unread_is_mailed_once(chat: Chat, people: dict[str, User], mail
     assert f'<a href="{url}">Open this chat</a>' in html
     output_of("send_digests")
     assert len(mailoutbox) == 1
-    send(chat, people, "Second")
+    send(chat, ann, "Second")
     output_of("send_digests")
     assert "See" not in mailoutbox[1].body and "“Second”" in mailoutbox[1].body
 
 
 def test_what_is_left_out(
-    chat: Chat, people: dict[str, User], mailoutbox: list[Any], settings: Settings
+    chat: Chat, ann: Member, bob: Member, mailoutbox: list[Any], settings: Settings
 ) -> None:
-    bob = id_of(people, "bob")
+    bob = bob
     change(settings, DIGEST_AFTER=60)
     assert send_digests().mailed == 0, "too new"
     change(settings, DIGEST_AFTER=0.001)
     chat.mute(bob, datetime.now(UTC) + timedelta(hours=1))
     assert send_digests().mailed == 0, "muted"
     chat.mute(bob, None)
-    chat.delete_message(id_of(people, "ann"), 1)
+    chat.delete_message(ann, 1)
     assert send_digests().mailed == 0, "deleted"
-    send(chat, people, "Read")
+    send(chat, ann, "Read")
     chat.ack(bob, 2)
     assert send_digests().mailed == 0, "read"
-    send(chat, people, "Unread")
-    people["bob"].is_active = False
-    people["bob"].save()
+    send(chat, ann, "Unread")
+    bob.user.is_active = False
+    bob.user.save()
     assert send_digests().mailed == 0, "inactive"
-    people["bob"].is_active = True
-    people["bob"].save()
+    bob.user.is_active = True
+    bob.user.save()
     assert send_digests().mailed == 1
     assert len(mailoutbox) == 1 and "(1)" in mailoutbox[0].body
 
 
 def test_the_hooks_of_the_identity(
-    chat: Chat, people: dict[str, User], mailoutbox: list[Any], settings: Settings
+    chat: Chat, ann: Member, bob: Member, cat: Member, mailoutbox: list[Any], settings: Settings
 ) -> None:
-    chat.add([id_of(people, "cat")], by=id_of(people, "ann"))
-    send(chat, people, "All")
-    chat.send(id_of(people, "bob"), "To Ann")
+    chat.add([cat], by=ann)
+    send(chat, ann, "All")
+    chat.send(bob, "To Ann")
     change(settings, IDENTITY=f"{__name__}.Hooks")
     output_of("send_digests")
     (mail,) = mailoutbox
@@ -175,14 +163,14 @@ def test_the_hooks_of_the_identity(
 
 
 def test_times_are_those_of_the_recipient(
-    chat: Chat, people: dict[str, User], mailoutbox: list[Any], settings: Settings
+    chat: Chat, ann: Member, cat: Member, mailoutbox: list[Any], settings: Settings
 ) -> None:
     settings.TIME_ZONE = "America/New_York"
     change(settings, IDENTITY=f"{__name__}.Abroad")
-    chat.add([id_of(people, "cat")], by=id_of(people, "ann"))
-    send(chat, people, "All")
+    chat.add([cat], by=ann)
+    send(chat, ann, "All")
     output_of("send_digests")
-    sent_at = chat.history(id_of(people, "cat")).messages[-1].sent_at
+    sent_at = chat.history(cat).messages[-1].sent_at
     for mail, zone in zip(mailoutbox, ("Asia/Shanghai", "America/New_York"), strict=True):
         local = formats.date_format(sent_at.astimezone(ZoneInfo(zone)), "SHORT_DATETIME_FORMAT")
         assert f"  Ann, {local}: “All”\n" in mail.body
@@ -190,15 +178,15 @@ def test_times_are_those_of_the_recipient(
 
 
 def test_a_digest_shows_some_chats_and_counts_the_others(
-    people: dict[str, User], mailoutbox: list[Any], monkeypatch: pytest.MonkeyPatch
+    ann: Member, bob: Member, mailoutbox: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(digest_mailing, "MAX_SHOWN_CHATS", 2)
     for number in range(4):
-        ids = id_of(people, "ann"), [id_of(people, "bob")]
+        ids = ann, [bob]
         chat = Chat.create(*ids, title=f"Chat {number}", chat_id=f"chat-{number}")  # the order of equal times
         for text in range(7):
-            chat.send(id_of(people, "ann"), f"Text {text} " + "x" * 1_000)
-    send(chat, people, "Last")
+            chat.send(ann, f"Text {text} " + "x" * 1_000)
+    send(chat, ann, "Last")
     output_of("send_digests")
     body = mailoutbox[0].body
     assert body.startswith("You have 29 unread messages.")
@@ -299,30 +287,31 @@ def scripts_run() -> int:
 
 
 def test_messages_of_blocked_people_are_left_out(
-    chat: Chat, people: dict[str, User], mailoutbox: list[Any]
+    chat: Chat, ann: Member, bob: Member, cat: Member, mailoutbox: list[Any]
 ) -> None:
-    ann, bob, cat = (id_of(people, name) for name in ("ann", "bob", "cat"))
     chat.add([cat], by=ann)
     Blocks(bob).block(cat)
     chat.send(cat, "Buy now")
     chat.send(ann, "Hello")
-    send(chat, people, "Buy now", by="cat")
+    send(chat, cat, "Buy now")
     send_digests()
     assert mailoutbox[0].subject == "2 unread messages on example.com"
     assert "Buy" not in mailoutbox[0].body and "(2)" in mailoutbox[0].body
-    send(chat, people, "Buy now", by="cat")
+    send(chat, cat, "Buy now")
     assert send_digests().mailed == 0
 
 
 class TestTextsOfUsers:
     """Whoever can write to a user can make the site mail this text: it must not be taken for the site's."""
 
-    def test_they_are_quoted_and_have_no_links(self, people: dict[str, User], mailoutbox: list[Any]) -> None:
-        people["ann"].first_name = "Support\nhttps://evil.example/1 (www.evil.example)"
-        people["ann"].save()
+    def test_they_are_quoted_and_have_no_links(
+        self, ann: Member, bob: Member, cat: Member, mailoutbox: list[Any]
+    ) -> None:
+        ann.user.first_name = "Support\nhttps://evil.example/1 (www.evil.example)"
+        ann.user.save()
         title = "Sign in: https://evil.example/2 \u202e" + "x" * 300
-        chat = Chat.create(id_of(people, "ann"), [id_of(people, "bob"), id_of(people, "cat")], title=title)
-        send(chat, people, "” Your account:\r\n\r\nevil.example/3 <a href='https://evil.example/4'>x</a>")
+        chat = Chat.create(ann, [bob, cat], title=title)
+        send(chat, ann, "” Your account:\r\n\r\nevil.example/3 <a href='https://evil.example/4'>x</a>")
         output_of("send_digests")
         mail = mailoutbox[0]
         assert mail.subject == "1 unread message on example.com"
@@ -338,19 +327,19 @@ class TestTextsOfUsers:
         ("title", "heading"), [("", "Ann (1)"), ("Bank", "Ann, “Bank” (1)"), ("\u202e", "Ann (1)")]
     )
     def test_a_title_does_not_hide_who_writes(
-        self, people: dict[str, User], mailoutbox: list[Any], title: str, heading: str
+        self, ann: Member, bob: Member, mailoutbox: list[Any], title: str, heading: str
     ) -> None:
-        chat = Chat.create(id_of(people, "ann"), [id_of(people, "bob")], title=title)
-        send(chat, people, "Hello")
+        chat = Chat.create(ann, [bob], title=title)
+        send(chat, ann, "Hello")
         output_of("send_digests")
         assert f"\n{heading}\n  Ann, " in mailoutbox[0].body
 
     def test_a_direct_chat_has_the_name_of_the_other_member(
-        self, people: dict[str, User], mailoutbox: list[Any]
+        self, ann: Member, bob: Member, mailoutbox: list[Any]
     ) -> None:
-        chat = Chat.direct(id_of(people, "ann"), id_of(people, "bob"))
-        chat.rename(id_of(people, "ann"), "Bank")
-        send(chat, people, "Hello")
+        chat = Chat.direct(ann, bob)
+        chat.rename(ann, "Bank")
+        send(chat, ann, "Hello")
         output_of("send_digests")
         assert "\nAnn (1)\n  Ann, " in mailoutbox[0].body
 
@@ -366,10 +355,10 @@ class TestUnsubscribing:
 
     @pytest.mark.versions
     def test_one_click_stops_the_digests_of_this_user(
-        self, chat: Chat, people: dict[str, User], mailoutbox: list[Any]
+        self, chat: Chat, ann: Member, bob: Member, cat: Member, mailoutbox: list[Any]
     ) -> None:
-        chat.add([id_of(people, "cat")], by=id_of(people, "ann"))
-        send(chat, people, "All")
+        chat.add([cat], by=ann)
+        send(chat, ann, "All")
         output_of("send_digests")
         bobs, cats = map(self.link, mailoutbox)
         assert bobs != cats
@@ -379,17 +368,15 @@ class TestUnsubscribing:
         page = client.get(bobs)
         assert '<form method="post">' in page.content.decode()
         assert "no-store" in page["Cache-Control"] and page["Referrer-Policy"] == "same-origin"
-        assert Choices().get(id_of(people, "bob")).digests, "GET changes nothing"
+        assert Choices().get(bob).digests, "GET changes nothing"
         answer = client.post(bobs, {"List-Unsubscribe": "One-Click"})
         assert answer.status_code == 200 and "no longer" in answer.content.decode()
-        send(chat, people, "More")
+        send(chat, ann, "More")
         output_of("send_digests")
         assert [mail.to for mail in mailoutbox[2:]] == [["cat@example.org"]]
 
-    def test_another_link_stops_nothing(
-        self, people: dict[str, User], settings: Settings, client: Client
-    ) -> None:
-        bob = id_of(people, "bob")
+    def test_another_link_stops_nothing(self, bob: Member, settings: Settings, client: Client) -> None:
+        bob = bob
         good = digest_mailing.unsubscribe_token(bob)
         change(settings, PREFIX=conf.prefix() + ":tenant")
         other_tenant = digest_mailing.unsubscribe_token(bob)
@@ -422,12 +409,10 @@ def as_sent(mail: Any) -> bytes:
     return bytes(mail.message().as_bytes())
 
 
-def test_a_dry_run_mails_and_records_nothing(
-    chat: Chat, people: dict[str, User], mailoutbox: list[Any]
-) -> None:
+def test_a_dry_run_mails_and_records_nothing(chat: Chat, bob: Member, mailoutbox: list[Any]) -> None:
     before = all_keys()
     out = output_of("send_digests", "--dry-run")[0]
-    assert out == f"'{id_of(people, 'bob')}': 1 message in 1 chat\n1 digest to mail, 0 failed.\n"
+    assert out == f"'{bob}': 1 message in 1 chat\n1 digest to mail, 0 failed.\n"
     assert mailoutbox == [] and all_keys() == before
 
 
@@ -443,14 +428,14 @@ def test_links_need_a_base(chat: Chat, settings: Settings, mailoutbox: list[Any]
 
 
 @pytest.fixture
-def many(people: dict[str, User], person: Callable[..., User]) -> Chat:
+def many(ann: Member, bob: Member, cat: Member, person: Person) -> Chat:
     """A chat with an unread message for Bob, Cat and u0 … u4, whose primary keys follow in this order."""
-    members = [people["bob"], people["cat"], *(person(f"u{number}") for number in range(5))]
+    members = [bob.user, cat.user, *(person(f"u{number}") for number in range(5))]
     for user in members:
         user.email = f"{user.username}@example.org"
         user.save()
-    chat = Chat.create(id_of(people, "ann"), [str(user.pk) for user in members])
-    send(chat, people, "Again")
+    chat = Chat.create(ann, [str(user.pk) for user in members])
+    send(chat, ann, "Again")
     return chat
 
 
@@ -475,7 +460,7 @@ class TestFailures:
     def test_a_failed_mail_is_repeated(
         self,
         many: Chat,
-        people: dict[str, User],
+        bob: Member,
         mailoutbox: list[Any],
         monkeypatch: pytest.MonkeyPatch,
         caplog: pytest.LogCaptureFixture,
@@ -484,7 +469,7 @@ class TestFailures:
             failing(patched, lambda name: OSError("refused\n") if name == "bob" else None)
             with pytest.raises(CommandError, match="1 failed"):
                 output_of("send_digests")
-        assert repr(id_of(people, "bob")) in caplog.text and r"refused\n" in caplog.text
+        assert repr(bob) in caplog.text and r"refused\n" in caplog.text
         assert "Again" not in caplog.text
         output_of("send_digests")
         assert recipients(mailoutbox) == ["cat", "u0", "u1", "u2", "u3", "u4", "bob"]
@@ -580,14 +565,14 @@ class TestFailures:
         assert recipients(mailoutbox) == ["bob", "u0", "u1", "u2", "u3", "u4"]
 
     def test_a_killed_run_is_continued_behind_its_last_batch(
-        self, many: Chat, people: dict[str, User], settings: Settings, monkeypatch: pytest.MonkeyPatch
+        self, many: Chat, bob: Member, settings: Settings, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(digest_mailing, "BATCH", 2)
         monkeypatch.setattr(Mailing, "_record", lambda *_, **options: None)  # as if the process were killed
         change(settings, IDENTITY=f"{__name__}.Defective")
         with pytest.raises(RuntimeError):
             send_digests()
-        assert DigestRun().read() == id_of(people, "bob")
+        assert DigestRun().read() == bob
 
     def test_a_position_that_is_no_key_is_ignored(self, many: Chat, mailoutbox: list[Any]) -> None:
         DigestRun().save("not a number")
@@ -624,10 +609,10 @@ def test_a_mail_that_the_backend_does_not_send_is_repeated(
 
 
 def test_a_user_whose_id_is_not_valid_does_not_stop_the_others(
-    chat: Chat, people: dict[str, User], mailoutbox: list[Any], settings: Settings
+    chat: Chat, ann: Member, mailoutbox: list[Any], settings: Settings
 ) -> None:
-    people["ann"].email = "ann@example.org"
-    people["ann"].save()
+    ann.user.email = "ann@example.org"
+    ann.user.save()
     change(settings, IDENTITY=f"{__name__}.InvalidIds")
     counts = send_digests()
     assert (counts.mailed, counts.failed) == (1, 1)
@@ -653,11 +638,11 @@ def test_one_run_at_a_time(chat: Chat, mailoutbox: list[Any]) -> None:
 
 
 def test_a_run_that_loses_its_lock_ends(
-    chat: Chat, people: dict[str, User], mailoutbox: list[Any], monkeypatch: pytest.MonkeyPatch
+    chat: Chat, ann: Member, cat: Member, mailoutbox: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(digest_mailing, "LEASE", 0.2)
-    chat.add([id_of(people, "cat")], by=id_of(people, "ann"))
-    send(chat, people, "All")
+    chat.add([cat], by=ann)
+    send(chat, ann, "All")
 
     def lose(digest: object) -> None:
         server().delete(Lock("send_digests").key)
@@ -670,10 +655,10 @@ def test_a_run_that_loses_its_lock_ends(
 
 
 def test_a_signal_stops_it_after_the_current_user(
-    chat: Chat, people: dict[str, User], mailoutbox: list[Any], monkeypatch: pytest.MonkeyPatch
+    chat: Chat, ann: Member, cat: Member, mailoutbox: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    chat.add([id_of(people, "cat")], by=id_of(people, "ann"))
-    send(chat, people, "All")
+    chat.add([cat], by=ann)
+    send(chat, ann, "All")
     real = EmailBackend.send_messages
 
     def interrupted(self: EmailBackend, messages: Any) -> int:
@@ -689,13 +674,13 @@ def test_a_signal_stops_it_after_the_current_user(
 
 
 def test_users_are_read_in_batches(
-    chat: Chat, people: dict[str, User], mailoutbox: list[Any], monkeypatch: pytest.MonkeyPatch
+    chat: Chat, mailoutbox: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(digest_mailing, "BATCH", 2)
+    monkeypatch.setattr(digest_mailing, "BATCH", 1)
     mailing, display = Mailing(), MailingDisplay(io.StringIO(), "Sending")
     display.begin(mailing)
     assert mailing.run() is True
-    assert display.line() == "3 of 3 users, 1 mailed"
+    assert display.line() == "2 of 2 users, 1 mailed"
 
 
 def test_without_the_pages(settings: Settings) -> None:

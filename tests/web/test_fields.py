@@ -54,10 +54,7 @@ SITE.register(Review, ReviewAdmin)
 
 
 class Urls:
-    urlpatterns = (
-        path("admin/", SITE.urls),
-        path("messages/", include("django_redis_messaging.urls")),
-    )
+    urlpatterns = (path("admin/", SITE.urls), path("messages/", include("django_redis_messaging.urls")))
 
 
 @pytest.fixture

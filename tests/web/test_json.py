@@ -83,11 +83,7 @@ class TestFeed:
 
     @pytest.mark.parametrize(
         ("at", "first", "last", "older", "newer"),
-        [
-            ("newest", 81, 130, True, False),
-            ("unread", 1, 50, False, True),
-            ("70", 60, 109, True, True),
-        ],
+        [("newest", 81, 130, True, False), ("unread", 1, 50, False, True), ("70", 60, 109, True, True)],
     )
     def test_the_state_around_a_position(
         self, room: Room, at: str, first: int, last: int, older: bool, newer: bool

@@ -186,10 +186,7 @@ class TestEvents:
             Choices().choose(bob, receipts=False)
         else:
             change(settings, READ_RECEIPTS=False)
-        with (
-            EventSource(site, ann, room=chat.id) as anns,
-            EventSource(site, bob, room=chat.id) as bobs,
-        ):
+        with EventSource(site, ann, room=chat.id) as anns, EventSource(site, bob, room=chat.id) as bobs:
             for source in (anns, bobs):
                 source.until("room")
             chat.ack(bob, 1)

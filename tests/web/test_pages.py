@@ -24,9 +24,9 @@ from django_redis_messaging.web.people import MAX_SUGGESTION_PAGES, SUGGESTIONS_
 from django_redis_messaging.web.views.chats import CHATS_PER_PAGE
 from django_redis_messaging.web.views.details import MEMBERS_PER_PAGE
 
+from ..support.people import Member
 from ..support.server import change
 from .conftest import Members, Room, client_of, code, page
-from .test_access import address
 
 RLO, PDI = "\u202e", "\u2069"
 #: bytes of the largest page
@@ -55,94 +55,92 @@ class NobodyNew(Identity):
 class TestList:
     def test_unread_count_and_newest_message(self, room: Room) -> None:
         text = page(room.client("owner"), "chats")
-        assert "Room" in text
-        assert "<bdi>From the member</bdi>" in text
+        assert "Room" in text and "<bdi>From the member</bdi>" in text
         assert re.search(r'class="drm-badge">1<', text)
-
-    def test_own_messages_are_not_unread(self, room: Room) -> None:
         room.chat.ack(room.id("member"), 1)
-        assert "drm-badge" not in page(room.client("member"), "chats")
+        assert "drm-badge" not in page(room.client("member"), "chats"), "one's own"
 
     def test_a_chat_without_a_title_shows_its_members(self, member: Members) -> None:
         ann, *others = (member(name) for name in ("ann", "bob", "cat", "dan", "eva"))
         Chat.create(ann, others[:1])
+        Chat.create(ann, others[:2], title="\u200b \u2800\u3164")
         Chat.create(ann, others)
         text = page(client_of(ann), "chats")
-        assert "<bdi>bob</bdi>" in text
-        assert "<bdi>bob, cat, dan and 1 other</bdi>" in text
+        for shown in ("bob", "bob, cat", "bob, cat, dan and 1 other"):
+            assert f"<bdi>{shown}</bdi>" in text
 
-    def test_a_title_of_blanks_is_none(self, member: Members) -> None:
-        ann, bob, cat = member("ann"), member("bob"), member("cat")
-        Chat.create(ann, [bob, cat], title="\u200b \u2800\u3164")
-        assert "<bdi>bob, cat</bdi>" in page(client_of(ann), "chats")
-
-    def test_more_than_a_page(self, member: Members) -> None:
-        ann = member("ann")
+    def test_more_than_a_page(self, ann: Member) -> None:
         for number in range(CHATS_PER_PAGE + 1):
             Chat.create(ann, [], title=f"Chat no {number}.")
         client = client_of(ann)
-        first = page(client, "chats")
-        further = re.search(r'href="\?after=([^"]+)"', first)
-        assert further
-        second = page(client, "chats", after=further[1])
-        listed = [set(re.findall(r"Chat no \d+\.", text)) for text in (first, second)]
-        assert [len(titles) for titles in listed] == [CHATS_PER_PAGE, 1]
-        assert len(listed[0] | listed[1]) == CHATS_PER_PAGE + 1
-        assert "?after=" in page(client, "chats", after="gone")
 
-    def test_the_next_page_continues_although_its_link_has_moved(self, member: Members) -> None:
-        ann = member("ann")
-        for number in range(CHATS_PER_PAGE + 1):
-            Chat.create(ann, [], title=f"Chat no {number}.")
-        client = client_of(ann)
+        def titles(**query: str) -> set[str]:
+            return set(re.findall(r"Chat no \d+\.", page(client, "chats", **query)))
+
         further = re.search(r'href="\?after=([^"]+)"', page(client, "chats"))
         assert further
         cursor = urllib.parse.unquote(further[1])
+        first, second = titles(), titles(after=cursor)
+        assert (len(first), len(second), len(first | second)) == (CHATS_PER_PAGE, 1, CHATS_PER_PAGE + 1)
+        assert "?after=" in page(client, "chats", after="gone")
+        # The next page continues, although the chat that its link names has moved or is gone.
         last = Chat(cursor.partition("-")[2])
-        (title,) = re.findall(r"Chat no \d+\.", page(client, "chats", after=cursor))
         for move in (lambda: last.send(ann, "up"), lambda: last.delete(ann)):
             move()
-            assert re.findall(r"Chat no \d+\.", page(client, "chats", after=cursor)) == [title]
+            assert titles(after=cursor) == second
 
 
 @pytest.mark.versions
-class TestRoom:
-    def test_history_and_its_older_pages(self, room: Room) -> None:
-        for number in range(120):
+class TestHistory:
+    def write(self, room: Room, count: int) -> None:
+        for number in range(3, 3 + count):
             room.chat.send(room.id("owner"), f"no {number}.")
+
+    def test_it_has_older_pages(self, room: Room) -> None:
+        self.write(room, 120)
         room.chat.ack(room.id("owner"), 2)
-        client = room.client("owner")
-        text = page(client, "room", room.chat.id)
-        assert "no 119." in text and "no 89." not in text
+        text = room.page("owner")
+        assert "no 122." in text and "no 92." not in text
         seen = set(re.findall(r"no \d+\.", text))
         while older := re.search(r'href="\?before=(\d+)" id="drm-older">', text):
-            text = page(client, "room", room.chat.id, before=older[1])
+            text = room.page("owner", before=older[1])
             seen |= set(re.findall(r"no \d+\.", text))
         assert len(seen) == 120
 
-    def test_a_gap_is_shown(self, member: Members, settings: Settings) -> None:
+    def test_it_opens_before_the_first_unread_message(self, room: Room) -> None:
+        self.write(room, 201)
+        room.chat.ack(room.id("member"), 52)
+        text = room.page("member")
+        ids = re.findall(r' data-id="(\d+)" data-cursor', text)
+        assert (ids[0], ids[-1]) == ("43", "72")
+        assert "151 new messages" in text
+        assert text.index("no 52.") < text.index('id="drm-unread"') < text.index("no 53.")
+        assert '<a class="drm-button" href="?after=72" id="drm-newer">' in text
+        later = room.page("member", after="72")
+        assert "no 73." in later and "no 72." not in later
+        assert "no 100." in room.page("member", at="100")
+        # The divider is only where everything before it is read.
+        text = room.page("member", before="204")
+        assert "no 203." in text and "drm-unread" not in text
+
+    def test_a_gap_is_shown(self, ann: Member, settings: Settings) -> None:
         change(settings, CHAT_MAX_LENGTH=10)
-        ann = member("ann")
         chat = Chat.create(ann, [])
         for number in range(15):
             chat.send(ann, f"no {number}")
         assert "5 older messages were removed." in page(client_of(ann), "room", chat.id)
 
-    def test_days_and_the_first_unread_message_are_marked(self, room: Room) -> None:
-        text = room.page("owner", "room")
+    def test_days_the_first_unread_message_and_marking_as_read(self, room: Room) -> None:
+        text = room.page("owner")
         assert text.count('class="drm-day ') == 1
-        text = text[text.index('id="drm-log"') :]
-        assert text.index("From the owner") < text.index('id="drm-unread"') < text.index("From the member")
-
-    def test_marking_as_read_is_a_post(self, room: Room) -> None:
-        client = room.client("owner")
-        text = page(client, "room", room.chat.id)
+        log = text[text.index('id="drm-log"') :]
+        assert log.index("From the owner") < log.index('id="drm-unread"') < log.index("From the member")
         form = re.search(r'id="drm-mark".*?name="up_to" value="([^"]+)"', text, re.DOTALL)
         assert form
         assert Inbox(room.id("owner")).unread() == 1
-        client.post(reverse("messaging:ack", args=[room.chat.id]), {"up_to": form[1]})
+        room.post("owner", "ack", json=False, up_to=form[1])
         assert Inbox(room.id("owner")).unread() == 0
-        assert 'id="drm-mark" hidden>' in page(client, "room", room.chat.id)
+        assert 'id="drm-mark" hidden>' in room.page("owner")
 
     def test_times_without_time_zones(self, room: Room, settings: Settings) -> None:
         settings.USE_TZ, settings.TIME_ZONE = False, "Asia/Kolkata"
@@ -154,134 +152,22 @@ class TestRoom:
             text = page(room.client("owner"), name, *args)
             assert written[:-2] in text and "+05:30" in text
 
-    def test_the_divider_is_only_where_everything_before_is_read(self, room: Room) -> None:
-        for number in range(3, 204):
-            room.chat.send(room.id("owner"), f"no {number}.")
-        text = room.page("member", "room", before="204")
-        assert "no 203." in text and "drm-unread" not in text
-
-    def test_opens_before_the_first_unread_message(self, room: Room) -> None:
-        for number in range(3, 204):
-            room.chat.send(room.id("owner"), f"no {number}.")
-        room.chat.ack(room.id("member"), 52)
-        text = room.page("member", "room")
-        ids = re.findall(r' data-id="(\d+)" data-cursor', text)
-        assert (ids[0], ids[-1]) == ("43", "72")
-        assert "151 new messages" in text
-        assert text.index("no 52.") < text.index('id="drm-unread"') < text.index("no 53.")
-        assert '<a class="drm-button" href="?after=72" id="drm-newer">' in text
-        later = room.page("member", "room", after="72")
-        assert "no 73." in later and "no 72." not in later
-        assert "no 100." in room.page("member", "room", at="100")
-
-    def test_replying_quotes(self, room: Room) -> None:
-        client = room.client("member")
-        text = page(client, "room", room.chat.id, reply="1")
-        assert '<input type="hidden" name="reply_to" value="1">' in text
-        client.post(reverse("messaging:send", args=[room.chat.id]), {"body": "Indeed", "reply_to": "1"})
-        text = page(client, "room", room.chat.id)
-        quote = text[text.index('class="drm-quote ') :]
-        assert "owner" in quote and "From the owner" in quote[: quote.index("Indeed")]
-
     def test_search(self, room: Room) -> None:
         text = room.page("owner", "search", q="MEMBER")
         assert "From the member" in text and "From the owner" not in text
         assert f"{reverse('messaging:room', args=[room.chat.id])}?at=2#m2" in text
         assert "Nothing found." in room.page("owner", "search", q="nowhere")
 
-    def test_the_mute_says_until_when(self, room: Room) -> None:
-        room.client("owner").post(reverse("messaging:mute", args=[room.chat.id]), {"hours": "8"})
-        text = room.page("owner", "room")
-        until = room.chat.changes(room.id("owner"), after=2).muted_until
-        assert until and f'datetime="{timezone.localtime(until):%Y-%m-%dT%H:%M}' in text
-        assert "Unmute" in text and "Unmute" not in room.page("member", "room")
-
-    def test_roles(self, room: Room) -> None:
-        address = reverse("messaging:role", args=[room.chat.id])
-        room.client("owner").post(address, {"member": room.id("member"), "role": "owner"})
-        assert room.chat.role(room.id("member")) == "owner"
-        assert "Make a member" in room.page("owner", "details")
-        room.client("owner").post(address, {"member": room.id("member"), "role": "member"})
-        assert room.chat.role(room.id("member")) == "member"
-
-    def test_members_are_listed_in_pages(self, room: Room) -> None:
-        room.chat.add([f"other {number}" for number in range(MEMBERS_PER_PAGE)], by=room.id("owner"))
-        client = room.client("owner")
-        text, names = page(client, "details", room.chat.id), []
-        names += re.findall(r"<bdi>(other \d+)</bdi>", text)
-        more = re.search(r'href="\?after=([^"]+)">More members', text)
-        assert more
-        names += re.findall(
-            r"<bdi>(other \d+)</bdi>",
-            page(client, "details", room.chat.id, after=urllib.parse.unquote(more[1])),
-        )
-        assert len(names) == len(set(names)) == MEMBERS_PER_PAGE
-
-    def test_a_form_submitted_twice_sends_once(self, room: Room) -> None:
-        client = room.client("owner")
-        form = {"body": "Once\r\nonly", "request_id": "r1"}
-        for _ in range(2):
-            answer = client.post(reverse("messaging:send", args=[room.chat.id]), form)
-            assert answer.status_code == 302
-        bodies = [message.body for message in room.chat.history(room.id("owner")).messages]
-        assert bodies == ["From the owner", "From the member", "Once\nonly"]
-
-    def test_editing(self, room: Room) -> None:
-        client = room.client("member")
-        text = page(client, "room", room.chat.id, edit="2")
-        assert ">From the member</textarea>" in text
-        assert reverse("messaging:edit", args=[room.chat.id, "2"]) in text
-        client.post(reverse("messaging:edit", args=[room.chat.id, "2"]), {"body": "Better"})
-        text = page(client, "room", room.chat.id)
-        assert "Better" in text and "edited" in text and "From the member" not in text
-
-    def test_messages_of_others_can_not_be_edited(self, room: Room) -> None:
-        text = room.page("owner", "room", edit="2")
-        assert ">From the member</textarea>" not in text
-
-    def test_deleting(self, room: Room) -> None:
-        client = room.client("member")
-        client.post(reverse("messaging:delete_message", args=[room.chat.id, "2"]))
-        text = page(client, "room", room.chat.id)
-        assert "Message deleted" in text and "From the member" not in text
-
-    def test_only_owners_may_remove_members(self, room: Room) -> None:
-        remove = reverse("messaging:remove", args=[room.chat.id])
-        assert remove in room.page("owner", "details")
-        assert remove not in room.page("member", "details")
-
     def test_seen_by(self, room: Room) -> None:
-        assert "Seen by" not in room.page("member", "room")
-        room.chat.ack(room.id("owner"), 2)
-        assert "Seen by owner" in room.page("member", "room")
-
-    def test_who_joins_later_has_not_seen_it(self, room: Room) -> None:
+        """Who joins later has not seen what came before."""
         member, former = room.id("member"), room.id("former")
         room.chat.join(former, by=room.id("owner"))
         room.chat.ack(former, 2)  # the page acks what it shows: nothing
-        assert "Seen by" not in room.page("member", "room")
+        assert "Seen by" not in room.page("member")
         room.chat.ack(room.id("owner"), 2)
-        assert "Seen by owner<" in room.page("member", "room")
+        assert "Seen by owner<" in room.page("member")
         room.chat.ack(former, room.chat.send(member, "For all").id)
-        assert "Seen by former<" in room.page("member", "room")
-
-    def test_renaming(self, room: Room) -> None:
-        room.client("member").post(reverse("messaging:rename", args=[room.chat.id]), {"title": "Another"})
-        assert "Another" in room.page("owner", "room")
-
-    def test_leaving(self, room: Room) -> None:
-        client = room.client("member")
-        answer = client.post(reverse("messaging:leave", args=[room.chat.id]))
-        assert answer["Location"] == reverse("messaging:chats")
-        assert "No chats yet." in page(client, "chats")
-
-    def test_muting(self, room: Room) -> None:
-        client = room.client("owner")
-        for hours, muted in (("8", True), ("0", False)):
-            client.post(reverse("messaging:mute", args=[room.chat.id]), {"hours": hours})
-            assert [chat.muted for chat in Inbox(room.id("owner")).chats()] == [muted]
-        answer = client.post(reverse("messaging:mute", args=[room.chat.id]), {"hours": "7"})
-        assert answer.status_code == 400
+        assert "Seen by former<" in room.page("member")
 
     @pytest.mark.parametrize("query", [{"before": "x"}, {"before": "9" * 40}, {"edit": "x"}])
     def test_invalid_positions(self, room: Room, query: dict[str, str]) -> None:
@@ -289,8 +175,7 @@ class TestRoom:
         assert answer.status_code == 400
 
     @pytest.mark.parametrize("chat_id", ["a/b", "..", "line\nbreak", "~tilde", "ü{}%:", "a?b#c"])
-    def test_any_chat_id_has_a_url(self, member: Members, chat_id: str) -> None:
-        ann = member("ann")
+    def test_any_chat_id_has_a_url(self, ann: Member, chat_id: str) -> None:
         Chat.create(ann, [], "Hello", chat_id=chat_id, title="Odd")
         client = client_of(ann)
         assert "Odd" in page(client, "chats")
@@ -300,6 +185,99 @@ class TestRoom:
     def test_invalid_chat_ids_in_urls(self, room: Room, path: str) -> None:
         chats = reverse("messaging:chats")
         assert room.client("owner").get(f"{chats}chats/{path}/").status_code == 404
+
+    def test_a_room_without_messages(self, room: Room) -> None:
+        chat = Chat.create(room.id("owner"), [room.id("member")])
+        client = room.client("owner", json=True)
+        answer = client.get(reverse("messaging:room_feed", args=[chat.id])).json()
+        assert (answer["messages"], answer["gap"], answer["has_more"], answer["seen"]) == ([], 0, False, "")
+        assert "No messages yet." in page(room.client("owner"), "room", chat.id)
+
+
+@pytest.mark.versions
+class TestForms:
+    """What users do in a room without JavaScript."""
+
+    def test_one_that_is_submitted_twice_sends_once(self, room: Room) -> None:
+        for _ in range(2):
+            answer = room.post("owner", "send", json=False, body="Once\r\nonly", request_id="r1")
+            assert answer.status_code == 302
+        bodies = [message.body for message in room.chat.history(room.id("owner")).messages]
+        assert bodies == ["From the owner", "From the member", "Once\nonly"]
+
+    def test_replying_quotes(self, room: Room) -> None:
+        assert '<input type="hidden" name="reply_to" value="1">' in room.page("member", reply="1")
+        room.post("member", "send", json=False, body="Indeed", reply_to="1")
+        text = room.page("member")
+        quote = text[text.index('class="drm-quote ') :]
+        assert "owner" in quote and "From the owner" in quote[: quote.index("Indeed")]
+
+    def test_editing_and_deleting_own_messages(self, room: Room) -> None:
+        assert ">From the member</textarea>" not in room.page("owner", edit="2")
+        text = room.page("member", edit="2")
+        assert ">From the member</textarea>" in text
+        assert reverse("messaging:edit", args=[room.chat.id, "2"]) in text
+        room.post("member", "edit", "2", json=False, body="Better")
+        text = room.page("member")
+        assert "Better" in text and "edited" in text and "From the member" not in text
+        room.post("member", "delete_message", "2", json=False)
+        text = room.page("member")
+        assert "Message deleted" in text and "Better" not in text
+
+    @pytest.mark.parametrize(("role", "numbers"), [("owner", [1, 2]), ("member", [2])])
+    def test_deletion_is_offered_where_it_works(self, room: Room, role: str, numbers: list[int]) -> None:
+        """Message 1 is by the owner, message 2 by the member."""
+
+        def offered() -> list[int]:
+            options = re.findall(r'data-id="(\d+)"[^>]* data-can="([^"]*)"', room.page(role))
+            return [int(number) for number, can in options if "delete" in can]
+
+        assert offered() == numbers
+        for number in (1, 2):
+            delete = reverse("messaging:delete_message", args=[room.chat.id, number])
+            assert (delete in room.page(role, "message", number)) is (number in numbers)
+        room.post("owner", "delete_message", "2")
+        assert offered() == [number for number in numbers if number == 1]
+
+    def test_errors_are_shown(self, room: Room) -> None:
+        for name, args in (("send", []), ("edit", ["2"])):
+            answer = room.post("member", name, *args, json=False, body=" ")
+            assert answer.status_code == 400
+            assert "This field is required." in answer.content.decode()
+
+    def test_renaming_muting_and_leaving(self, room: Room) -> None:
+        room.post("member", "rename", json=False, title="Another")
+        assert "Another" in room.page("owner")
+        for hours, muted in (("0", False), ("8", True)):
+            room.post("owner", "mute", json=False, hours=hours)
+            assert [chat.muted for chat in Inbox(room.id("owner")).chats()] == [muted]
+        text = room.page("owner")
+        until = room.chat.changes(room.id("owner"), after=2).muted_until
+        assert until and f'datetime="{timezone.localtime(until):%Y-%m-%dT%H:%M}' in text
+        assert "Unmute" in text and "Unmute" not in room.page("member")
+        room.post("owner", "mute", json=False, hours="0")
+        assert "Unmute" not in room.page("owner")
+        assert room.post("owner", "mute", json=False, hours="7").status_code == 400
+        assert room.post("member", "leave", json=False)["Location"] == reverse("messaging:chats")
+        assert "No chats yet." in page(room.client("member"), "chats")
+
+    def test_roles_and_removing(self, room: Room) -> None:
+        remove = reverse("messaging:remove", args=[room.chat.id])
+        assert remove in room.page("owner", "details")
+        assert remove not in room.page("member", "details")
+        for role in ("owner", "member"):
+            room.post("owner", "role", json=False, member=room.id("member"), role=role)
+            assert room.chat.role(room.id("member")) == role
+            assert ("Make a member" in room.page("owner", "details")) is (role == "owner")
+
+    def test_members_are_listed_in_pages(self, room: Room) -> None:
+        room.chat.add([f"other {number}" for number in range(MEMBERS_PER_PAGE)], by=room.id("owner"))
+        text = room.page("owner", "details")
+        more = re.search(r'href="\?after=([^"]+)">More members', text)
+        assert more
+        text += room.page("owner", "details", after=urllib.parse.unquote(more[1]))
+        names = re.findall(r"<bdi>(other \d+)</bdi>", text)
+        assert len(names) == len(set(names)) == MEMBERS_PER_PAGE
 
 
 @pytest.mark.versions
@@ -702,74 +680,28 @@ def test_pages_of_suggestions_are_bounded(member: Members) -> None:
     assert beyond == last
 
 
-def test_the_feed_of_a_room_without_messages(room: Room) -> None:
-    from django_redis_messaging import Chat
+class TestUnreadTag:
+    """The number of unread messages in any template."""
 
-    chat = Chat.create(room.id("owner"), [room.id("member")])
-    client = room.client("owner", json=True)
-    answer = client.get(reverse("messaging:room_feed", args=[chat.id])).json()
-    assert (answer["messages"], answer["gap"], answer["has_more"], answer["seen"]) == ([], 0, False, "")
-    assert "No messages yet." in room.client("owner").get(address("room", chat.id)).content.decode()
+    TEMPLATE = "[{% messaging_unread %}]{% messaging_unread as unread %}{% if unread %}!{% endif %}"
 
+    def render(self, user: object) -> str:
+        request = RequestFactory().get("/")
+        request.user = user  # type: ignore[assignment]
+        return Template("{% load messaging %}" + self.TEMPLATE).render(Context({"request": request}))
 
-def test_errors_of_forms_are_shown(room: Room) -> None:
-    for name in ("send", "edit"):
-        answer = room.client("member").post(address(name, room.chat.id), {"body": " "})
-        assert answer.status_code == 400
-        assert "This field is required." in answer.content.decode()
-    answer = room.client("member").post(reverse("messaging:new"), {"body": "My words"})
-    assert answer.status_code == 400
-    assert "Choose at least one person." in answer.content.decode()
-    assert "My words" in answer.content.decode()
+    def test_it_is_read_once_for_a_page(self, room: Room, operations: list[str]) -> None:
+        assert self.render(room.people["owner"]) == "[1]!"
+        assert operations == ["Inbox.unread"]
+        Chat(room.chat.id).ack(room.id("owner"), 2)
+        assert self.render(room.people["owner"]) == "[]"
 
+    def test_nothing_for_others(self, room: Room, operations: list[str]) -> None:
+        assert self.render(AnonymousUser()) == "[]"
+        assert Template("{% load messaging %}" + self.TEMPLATE).render(Context()) == "[]"
+        assert operations == []
 
-@pytest.mark.parametrize(("role", "numbers"), [("owner", [1, 2]), ("member", [2])])
-def test_deletion_is_offered_where_it_works(room: Room, role: str, numbers: list[int]) -> None:
-    """Message 1 is by the owner, message 2 by the member."""
-
-    def page(*args: Any) -> str:
-        return room.client(role).get(reverse(f"messaging:{args[0]}", args=args[1:])).content.decode()
-
-    def offered() -> list[int]:
-        options = re.findall(r'data-id="(\d+)"[^>]* data-can="([^"]*)"', page("room", room.chat.id))
-        return [int(number) for number, can in options if "delete" in can]
-
-    assert offered() == numbers
-    for number in (1, 2):
-        delete = reverse("messaging:delete_message", args=[room.chat.id, number])
-        assert (delete in page("message", room.chat.id, number)) is (number in numbers)
-    room.client("owner").post(reverse("messaging:delete_message", args=[room.chat.id, 2]))
-    assert offered() == [number for number in numbers if number == 1]
-
-
-TEMPLATE = (
-    "{% load messaging %}[{% messaging_unread %}]{% messaging_unread as unread %}{% if unread %}!{% endif %}"
-)
-
-
-def render(user: object) -> str:
-    request = RequestFactory().get("/")
-    request.user = user  # type: ignore[assignment]
-    return Template(TEMPLATE).render(Context({"request": request}))
-
-
-def test_the_number_is_read_once_for_a_page(room: Room, operations: list[str]) -> None:
-    assert render(room.people["owner"]) == "[1]!"
-    assert operations == ["Inbox.unread"]
-    Chat(room.chat.id).ack(room.id("owner"), 2)
-    assert render(room.people["owner"]) == "[]"
-
-
-def test_nothing_for_others(room: Room, operations: list[str]) -> None:
-    assert render(AnonymousUser()) == "[]"
-    assert Template(TEMPLATE).render(Context()) == "[]"
-    assert operations == []
-
-
-def test_nothing_without_redis(room: Room, settings: Settings, caplog: pytest.LogCaptureFixture) -> None:
-    gone = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": "unix:///nowhere/redis.sock"}
-    settings.CACHES = {**settings.CACHES, "gone": gone}
-    change(settings, ALIAS="gone")
-    with caplog.at_level(logging.WARNING):
-        assert render(room.people["owner"]) == "[]"
-    assert "unread messages failed" in caplog.text
+    def test_nothing_without_redis(self, room: Room, away: None, caplog: pytest.LogCaptureFixture) -> None:
+        with caplog.at_level(logging.WARNING):
+            assert self.render(room.people["owner"]) == "[]"
+        assert "unread messages failed" in caplog.text

@@ -150,10 +150,7 @@ class TestSigningOut:
 
 
 class WithoutLogout:
-    urlpatterns = (
-        path("admin/", admin.site.urls),
-        path("messages/", include("django_redis_messaging.urls")),
-    )
+    urlpatterns = (path("admin/", admin.site.urls), path("messages/", include("django_redis_messaging.urls")))
 
 
 class TestLoginRequiredMiddleware:
