@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import itertools
 from collections.abc import Iterable, Sequence
-from dataclasses import astuple, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 from django_redis_messaging import ChatExists, ChatNotFound, InvalidArgument, NotAMember, NotPermitted
@@ -49,19 +49,10 @@ class Membership:
 
 @dataclass(frozen=True)
 class Place:
-    """What a cursor names."""
+    """What a cursor names, or how far a chat has come."""
 
     epoch: int
     id: int
-    number: int
-
-
-@dataclass(frozen=True)
-class Line:
-    """How far a chat has come."""
-
-    epoch: int
-    last: int
     number: int
 
 
@@ -106,8 +97,8 @@ class Conversation:
         return len(self.log)
 
     @property
-    def line(self) -> Line:
-        return Line(self.epoch, self.last, self.log[-1].number if self.log else 0)
+    def end(self) -> Place:
+        return Place(self.epoch, self.last, self.log[-1].number if self.log else 0)
 
     def said(self, number: int) -> Said:
         return self.log[number - 1]
@@ -192,14 +183,14 @@ class Listed:
     joining: object = None
     #: several calls with one request id
     repeated: bool = False
-    seen: Line | Reported | None = None
+    seen: Place | Reported | None = None
 
     def lost(self, chat: Conversation, position: int) -> bool:
         if isinstance(self.seen, Reported):
             return self.seen.epoch != chat.epoch or position <= self.seen.position
         if self.seen is None:
             return False
-        return position < self.seen.last or not chat.has(Place(*astuple(self.seen)))
+        return position < self.seen.id or not chat.has(self.seen)
 
 
 class Model:
@@ -389,7 +380,7 @@ class Model:
         found = {}
         for chat_id, listed in list(self.lists[user].items()):
             chat = self.chats.get(chat_id)
-            if chat is not None and chat.line == listed.seen and not include_unchanged:
+            if chat is not None and chat.end == listed.seen and not include_unchanged:
                 continue
             if chat is not None and user in chat.members:
                 found[chat_id] = chat
@@ -408,7 +399,7 @@ class Model:
             position = chat.members[user].position
             reset = listed.lost(chat, position)
             if position == chat.last:
-                listed.seen = chat.line
+                listed.seen = chat.end
                 if reset:
                     found[chat_id] = Read([], 0, has_more=False, reset=True)
                 continue
@@ -417,7 +408,7 @@ class Model:
             read.has_more = len(ids) > len(read.ids)
             total -= len(read.ids)
             if reset:
-                listed.seen = Reported(chat.epoch, position) if ids else chat.line
+                listed.seen = Reported(chat.epoch, position) if ids else chat.end
             found[chat_id] = read
             # without messages, the gap before them is reported again
             if ack and (read.ids or not read.has_more) and read.gap + len(read.ids) > 0:
@@ -431,7 +422,7 @@ class Model:
             if position < chat.last:
                 found += chat.unread(user)
             elif not listed.lost(chat, position):
-                listed.seen = chat.line
+                listed.seen = chat.end
         return found
 
     def copy(self, chat_id: str) -> Copy:
@@ -455,7 +446,7 @@ class Model:
         if chat is None or user not in chat.members or listed.joining != token:
             return
         listed.token, listed.joining = chat.members[user].token, None
-        listed.seen = listed.seen or Line(chat.epoch, 0, -1)
+        listed.seen = listed.seen or Place(chat.epoch, 0, -1)
 
     def _forget(self, user: str, chat_id: str, token: object) -> None:
         listed = self.lists[user].get(chat_id)

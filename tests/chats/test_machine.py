@@ -172,14 +172,14 @@ class ChatMachine(Machine):
 
     @rule(chat=chats, who=people, at=people, by_cursor=st.booleans())
     def ack(self, chat: str, who: int, at: int, by_cursor: bool) -> None:
-        self.ack_place(chat, self.who(chat, who), self.cursor(chat, at) if by_cursor else at)
+        self.same(chat, "ack", self.who(chat, who), self.cursor(chat, at) if by_cursor else at)
 
     @rule(chat=chats, late=people)
     def all_but_one_ack(self, chat: str, late: int) -> None:
         members = list(self.model.chats[chat].members) if chat in self.model.chats else []
         for user in members[:late] + members[late + 1 :]:
-            self.ack_place(chat, user, 100)
-            self.ack_place(chat, user, 1)
+            self.same(chat, "ack", user, 100)
+            self.same(chat, "ack", user, 1)
 
     @rule(chat=chats, who=people, back=st.integers(0, 4), body=st.sampled_from(BODIES) | st.none())
     def correct(self, chat: str, who: int, back: int, body: str | None) -> None:
@@ -237,10 +237,6 @@ class ChatMachine(Machine):
 
     # Failures
 
-    @rule(chat=chats)
-    def copy(self, chat: str) -> None:
-        self.remember(chat)
-
     @precondition(lambda self: self.copies)
     @rule(at=people)
     def roll_back(self, at: int) -> None:
@@ -251,13 +247,13 @@ class ChatMachine(Machine):
         """Lose messages and acks that users have seen, then send more."""
         self.remember(chat)
         self.send_many(chat, senders)
-        self.ack_place(chat, self.who(chat, reader), 100)
+        self.same(chat, "ack", self.who(chat, reader), 100)
         self.pending(reader, 100, 1000, ack=False)
         lost = self.cursor(chat, 0)
         self.restore(chat)
         if chat in self.model.chats:
             self.send_many(chat, senders)
-            self.ack_place(chat, self.who(chat, reader), lost)
+            self.same(chat, "ack", self.who(chat, reader), lost)
             self.pending(reader, 2, 1000, ack=False)
 
     @rule(chat=chats, sure=st.integers(0, 3))
@@ -289,7 +285,7 @@ class ChatMachine(Machine):
                     break
                 for one in found:
                     if one.messages:
-                        self.ack_place(self.unnamed(one.chat_id), user, one.messages[-1].cursor)
+                        self.same(self.unnamed(one.chat_id), "ack", user, one.messages[-1].cursor)
             else:
                 raise AssertionError("pending never becomes empty")
         for chat_id in self.model.chats:
@@ -312,9 +308,6 @@ class ChatMachine(Machine):
                 said.cursor = real.cursor
                 self.compare(chat, real.id, said, real)
 
-    def ack_place(self, chat: str, user: str, place: int | str) -> None:
-        self.same(chat, "ack", user, place)
-
     def correct_place(self, chat: str, user: str, back: int, body: str | None) -> None:
         """Edit or delete the message `back` before the newest."""
         number = max(1, self.model.chats[chat].last - back) if chat in self.model.chats else 1
@@ -332,6 +325,7 @@ class ChatMachine(Machine):
         self.touched.update(order)
         return found
 
+    @rule(chat=chats)
     def remember(self, chat: str) -> None:
         """Copy the chat's keys and the state of the model."""
         names = keys(self.named(chat)).all_keys
@@ -487,10 +481,7 @@ PLANTS: Plants = {
         "own messages count as unread": ("return last - from - ", "return last - from - 0 * "),
         "resets are reported at every position": ("position <= tonumber(reported_at)", "true"),
         "resets are reported once at a position": ("position <= tonumber", "position < tonumber"),
-        "another message as the newest is not noticed": (
-            "or not is_cursor",
-            "or nil and not is_cursor",
-        ),
+        "another message as the newest is not noticed": ("or not is_cursor", "or nil and not is_cursor"),
     },
     "chats/send": {
         "send ignores request ids": ("if recorded then", "if false then"),
@@ -513,11 +504,9 @@ PLANTS: Plants = {
         "members add who left for good": ("has_opted_out[at] and", "false and"),
         "joining does not end a removal": ("'ZREM', keys.removed,", "'ZCARD', keys.removed) --"),
     },
-    "chats/inbox_confirm": {
-        "confirmation ignores the token": ("pending_joining ~= joining and", "true or"),
-    },
+    "chats/inbox_confirm": {"confirmation ignores the token": ("pending_joining ~= joining and", "true or")},
     "chats/leave": {
-        "leaving appoints no owner": ("redis.call('HINCRBY', keys.info, 'owners', -1) == 0", "false"),
+        "leaving appoints no owner": ("redis.call('HINCRBY', keys.info, 'owners', -1) == 0", "false")
     },
     "chats/inbox_pending": {
         "repair removes members": ("or not position", "or not position or chat.last == 2"),
@@ -532,9 +521,7 @@ PLANTS: Plants = {
         "owners edit messages of others": ("deletes and role == 'owner'", "role == 'owner'"),
         "editing reaches earlier messages": ("math.max(first, join_id + 1)", "first"),
     },
-    "chats/history": {
-        "history shows earlier messages": ("math.max(first, join_id + 1)", "first"),
-    },
+    "chats/history": {"history shows earlier messages": ("math.max(first, join_id + 1)", "first")},
 }
 
 

@@ -11,15 +11,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from pytest_django import Settings
 
-from django_redis_messaging import (
-    Changes,
-    Chat,
-    ChatNotFound,
-    Choices,
-    Inbox,
-    MessagingError,
-    NotAMember,
-)
+from django_redis_messaging import Changes, Chat, ChatNotFound, Choices, Inbox, MessagingError, NotAMember
 from django_redis_messaging.services.chats import ChatEvent
 from django_redis_messaging.services.chats.repairing import ChatRepair
 
