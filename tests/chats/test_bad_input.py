@@ -10,7 +10,7 @@ import pytest
 
 from django_redis_messaging import Blocks, Chat, ChatNotFound, ConfigurationError, Inbox, NotAMember
 
-from ..support.server import all_keys, bodies, dump, ids, index, keys, server, snapshot
+from ..support.server import all_keys, bodies, contents, ids, index, keys, server, snapshot
 
 Operation = Callable[[Chat, Any], Any]
 
@@ -314,7 +314,7 @@ class TestForeignKeys:
         for key in keys(chat).all_keys:
             server().delete(key)
             server().sadd(key, "not ours")
-            before = {**copy, key: dump(key)}
+            before = {**copy, **contents([key])}
             part = key.removeprefix(keys(chat).tag + ":")
             if operation in LISTS and part in takes.split():
                 assert not act(chat), part
@@ -326,7 +326,7 @@ class TestForeignKeys:
                 assert snapshot(but=[index("dan")]) == before, part
             else:
                 act(chat)
-                assert dump(key) == before[key], part
+                assert contents([key])[key] == before[key], part
                 for name in copy.keys() - {key}:
                     server().restore(name, 0, copy[name], replace=True)
             for name in [key, *set(all_keys()) - copy.keys()]:

@@ -52,10 +52,10 @@ def all_keys() -> list[str]:
 
 def snapshot(*, but: Iterable[str] = ()) -> dict[str, bytes]:
     """Every key of this test with its content."""
-    return dump([key for key in all_keys() if key not in set(but)])
+    return contents([key for key in all_keys() if key not in set(but)])
 
 
-def dump(keys: list[str]) -> dict[str, bytes]:
+def contents(keys: list[str]) -> dict[str, bytes]:
     """The contents of keys. Redis moves the fields of a hash that has grown by and by, which changes their
     order: reading many fields ends it."""
     pipeline = server().pipeline(transaction=False)
