@@ -1,0 +1,28 @@
+"""A plugin of coverage.py that measures branches with sys.monitoring on Python 3.12 and 3.13, a third faster than
+tracing. coverage.py does so itself from 3.14 on, where Python tells the two directions of a branch apart: before,
+an event that is disabled for one direction is disabled for both."""
+
+import sys
+from types import CodeType
+from typing import Any
+
+from coverage import env, sysmon
+
+
+def coverage_init(registry: Any, options: Any) -> None:
+    """Called by coverage.py before it starts."""
+    if sys.version_info < (3, 12) or env.PYBEHAVIOR.branch_right_left:
+        return
+    events: Any = sys.monitoring.events
+    events.BRANCH_LEFT = events.BRANCH_RIGHT = events.BRANCH
+    env.PYBEHAVIOR.branch_right_left = True
+    record = sysmon.SysMonitor.sysmon_branch_either
+    #: code and offset of a branch → the direction it took first
+    taken: dict[tuple[int, int], int] = {}
+
+    def branch(monitor: Any, code: CodeType, offset: int, destination: int) -> Any:
+        record(monitor, code, offset, destination)
+        first = taken.setdefault((id(code), offset), destination)
+        return None if first == destination else sysmon.DISABLE
+
+    sysmon.SysMonitor.sysmon_branch_either = branch  # type: ignore[method-assign]
