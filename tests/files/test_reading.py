@@ -126,7 +126,7 @@ class TestLines:
         assert isinstance(error, LimitExceeded)
         assert (error.limit, error.setting) == (MIB, "FILES_MAX_LINE_BYTES")
         assert MIB < error.actual <= MIB + MIB // 4
-        assert len(list(blocks)) > 30
+        assert len(list(blocks)) == 34, "five of 39 blocks were read"
 
     def test_limit_can_be_changed(self, settings: Settings) -> None:
         line = b"x" * 10_000_000

@@ -227,6 +227,7 @@ class TestReading:
         assert [box.mark_read(some) for some in ([2, 4, 4, 99], (2, 3), [], iter([4]))] == [2, 1, 0, 0]
         assert (items(box.fetch(unread=True)), box.status().acked_id) == (["a"], 0)
         assert (box.discard(2), box.discard(2), box.discard(99)) == (True, False, False)
+        assert items(box.fetch(after=2)) == ["c", "d"]
         assert (box.clear(), box.clear(), box.send("e").id, ids(box.fetch())) == (3, 0, 5, [5])
 
     def test_status(self, box: Mailbox, settings: Settings) -> None:
