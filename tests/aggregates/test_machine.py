@@ -256,10 +256,10 @@ class AggregateMachine(Machine):
 
 PLANTS: Plants = {
     "aggregates/flush": {
+        "a repeat is counted": ("is_repeat and {} or read_changes()", "read_changes()"),
         "the marker is not compared": ("if marked > file or not is_repeat and", "if false and"),
         "an older file is counted": ("if marked > file or not", "if marked <= file and not"),
         "an overtaken process continues": ("line ~= first", "line < first"),
-        "a repeat is counted": ("is_repeat and {} or read_changes()", "read_changes()"),
         "malformed lines of a repeat are counted": ("if not is_repeat and malformed", "if malformed"),
         "malformed lines are not counted": ("redis.call('INCRBY', malformed, malformed_lines)", ""),
         "a repeat is refused": ("last > first and line == last", "false"),

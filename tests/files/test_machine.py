@@ -566,6 +566,10 @@ def publishing(channel: FileChannel, run: Publication, fence: int) -> Generator[
 
 
 PLANTS: Plants = {
+    "files/purge": {
+        "space is returned twice": ("channel.trash, ARGV[at]) == 1", "channel.trash, ARGV[at]) >= 0"),
+        "space is not returned": ("if purged then", "if false then"),
+    },
     "files/close": {
         "late publishers close": ("if not is_publisher(channel, fence) then", "if false then"),
         "closed before all is freed": (" or redis.call('ZCARD', channel.trash) > 0 then", " then"),
@@ -597,8 +601,8 @@ PLANTS: Plants = {
         "one file too many": ("'ZCARD', channel.files) >= max_files", "'ZCARD', channel.files) > max_files"),
     },
     "files/announce": {
-        "late publishers announce": ("if latest and latest ~= fence then", "if false then"),
         "equal files are one": ("id .. ' ' .. record", "'0 ' .. record"),
+        "late publishers announce": ("if latest and latest ~= fence then", "if false then"),
         "identities are not remembered": (
             "digits(milliseconds()), identity)\n",
             "digits(milliseconds()), id)\n",
@@ -613,10 +617,6 @@ PLANTS: Plants = {
         "a consumer takes no place": ("redis.call('HINCRBY', channel.state, 'places', -1)", ""),
         "a consumer that has left comes again": ("'s' .. consumer) == 1 then", "'s') == 1 then"),
         "acked files are delivered again": ("channel.files, '(' .. position,", "channel.files, position,"),
-    },
-    "files/purge": {
-        "space is returned twice": ("channel.trash, ARGV[at]) == 1", "channel.trash, ARGV[at]) >= 0"),
-        "space is not returned": ("if purged then", "if false then"),
     },
     "files/begin": {
         "half-written files stay": ("discard_written(channel)\nwake", "wake"),

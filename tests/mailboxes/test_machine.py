@@ -297,6 +297,13 @@ class MailboxMachine(Machine):
 
 #: a script, a piece of its text, and a faulty replacement
 PLANTS: Plants = {
+    "mailboxes/send": {
+        "replaced mail stays": ("remove(mailbox_at(KEYS), replaced)", ""),
+        "the count restarts": ("'^%[%d+,(%d+)') + 1", "'^%[%d+,(%d+)') * 0 + 2"),
+        "replacing frees no space": ("(replaced and 0 or 1)", "1"),
+        "one mail too many is removed": ("(replaced and 0 or 1) - max", "(replaced and 1 or 2) - max"),
+        "request ids are ignored": ("if recorded then", "if false then"),
+    },
     "mailboxes/fetch": {
         "a page is too long": ("#entries == page_size or ", ""),
         "read mail is unread": ("unread and 1 or 0", "1"),
@@ -315,13 +322,6 @@ PLANTS: Plants = {
         "read mail of a group is counted": ("redis.call('ZREMRANGEBYSCORE', box.groups, '-inf', id)", ""),
         "the position moves back": ("if id <= (acked or 0) then", "if id == 0 then"),
         "the position moves above the newest": ("math.min(cursor.id, last or 0)", "cursor.id"),
-    },
-    "mailboxes/send": {
-        "one mail too many is removed": ("(replaced and 0 or 1) - max", "(replaced and 1 or 2) - max"),
-        "replaced mail stays": ("remove(mailbox_at(KEYS), replaced)", ""),
-        "the count restarts": ("'^%[%d+,(%d+)') + 1", "'^%[%d+,(%d+)') * 0 + 2"),
-        "replacing frees no space": ("(replaced and 0 or 1)", "1"),
-        "request ids are ignored": ("if recorded then", "if false then"),
     },
     "mailboxes/_mailbox": {
         "no limit of age": ("limits.age > 0 and now - limits.age or 0", "0"),
