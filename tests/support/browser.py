@@ -206,6 +206,11 @@ def expect_message(page: Page, text: str) -> None:
     expect(page.locator(".drm-log .drm-body", has_text=text)).to_be_visible(timeout=TIMEOUT)
 
 
+def expect_sent(page: Page, text: str) -> None:
+    """The message is in the log, and not among those that wait to be sent."""
+    expect(page.locator("#drm-log .drm-body", has_text=text)).to_be_visible(timeout=TIMEOUT)
+
+
 def expect_title(page: Page, text: str) -> None:
     """The room is open."""
     expect(page.locator("#drm-title bdi")).to_have_text(text)
@@ -227,7 +232,7 @@ def bodies(chat: Chat, user: Member) -> list[str]:
 
 def wait_for_messages(page: Page, chat: Chat, user: Member, wanted: list[str]) -> None:
     wait_until(page, lambda: len(bodies(chat, user)) >= len(wanted))
-    assert bodies(chat, user) == wanted
+    assert bodies(chat, user) == wanted, bodies(chat, user)
 
 
 def position(chat: Chat, user: Member) -> int:

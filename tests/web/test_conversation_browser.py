@@ -25,6 +25,7 @@ from ..support.browser import (
     bodies,
     choose,
     expect_message,
+    expect_sent,
     open_page,
     row,
     send,
@@ -224,6 +225,7 @@ class TestStory:
 
         self.lose_session_with_draft(at_anns)
         self.send(at_bobs, "Who has a blanket?")
+        expect_sent(at_bobs, "Who has a blanket?")
         self.sign_in_again(at_anns, ann)
         expected += ["Who has a blanket?", "I have a blanket"]
         wait_for_messages(at_anns, chat, bob, expected)
@@ -262,7 +264,7 @@ class TestStory:
         expect(at_anns.locator(".drm-pending .drm-body")).to_have_text(texts)
         expect(at_anns.locator(".drm-pending").first).to_contain_text("Waiting for a connection")
         self.send(at_bobs, "And juice")
-        expect_message(at_bobs, "And juice")
+        expect_sent(at_bobs, "And juice")
         wait_until(at_anns, lambda: len(failed) >= ATTEMPTS)
         expect(at_anns.locator(".drm-pending .drm-body")).to_have_text(texts)
         at_anns.context.set_offline(False)
