@@ -1,6 +1,6 @@
-"""A plugin of coverage.py that measures branches with sys.monitoring on Python 3.12 and 3.13, a third faster than
-tracing. coverage.py does so itself from 3.14 on, where Python tells the two directions of a branch apart: before,
-an event that is disabled for one direction is disabled for both."""
+"""A plugin of coverage.py that measures branches with sys.monitoring on Python 3.12 and 3.13: a third faster
+than with a trace function. From 3.14 on, coverage.py does so itself, because Python then tells the two
+directions of a branch apart; before, an event that is disabled for one direction is disabled for both."""
 
 import sys
 from types import CodeType

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,8 +19,8 @@ from django_redis_messaging import Chat
 
 from .people import Member, user_of
 
-#: Debian's smaller build without the windows of a desktop, where it is installed
-BINARY = os.environ.get("CHROMIUM") or shutil.which("chromium-headless-shell") or "/usr/bin/chromium"
+#: Debian's names: the first is the smaller build, which has no windows of a desktop and starts faster
+PROGRAMS = ("chromium-headless-shell", "chromium")
 #: arguments for a Chromium that starts in containers and sends no requests of its own
 ARGUMENTS = [
     "--headless",

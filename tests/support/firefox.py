@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import socket
 import subprocess
 import time
@@ -13,7 +12,9 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-BINARY = os.environ.get("FIREFOX") or shutil.which("firefox-esr") or shutil.which("firefox")
+from .programs import program
+
+PROGRAMS = ("firefox-esr", "firefox")
 #: seconds
 DEADLINE = 60.0
 #: no requests of its own, and a free port that it writes into its profile
@@ -94,11 +95,11 @@ class Firefox:
 @contextmanager
 def open_firefox(directory: Path) -> Iterator[Firefox]:
     """Run Firefox without a window; its profile is in the directory."""
-    assert BINARY
+    binary = program(*PROGRAMS)
     lines = (f"user_pref({json.dumps(name)}, {json.dumps(value)});" for name, value in PREFERENCES.items())
     (directory / "user.js").write_text("\n".join(lines))
     process = subprocess.Popen(
-        [BINARY, "--headless", "--marionette", "--no-remote", "--profile", str(directory)],
+        [binary, "--headless", "--marionette", "--no-remote", "--profile", str(directory)],
         env={**os.environ, "HOME": str(directory)},
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip

@@ -10,6 +10,7 @@ import pytest
 #: program or library → Debian's package
 PACKAGES = {
     "chromium": "chromium",
+    "chromium-headless-shell": "chromium-headless-shell",
     "firefox-esr": "firefox-esr",
     "initdb": "postgresql",
     "ip": "iproute2",
@@ -34,11 +35,11 @@ def find(name: str) -> str | None:
     return str(found[-1]) if found else None
 
 
-def program(name: str) -> str:
-    """The path of a program that this test needs."""
-    if found := find(name):
+def program(*names: str) -> str:
+    """The path of a program that this test needs: the first of these that is installed."""
+    if found := next(filter(None, map(find, names)), None):
         return found
-    reason = f"{name} is not installed: apt-get install {PACKAGES[name]}"
+    reason = f"{names[0]} is not installed: apt-get install {PACKAGES[names[0]]}"
     if "CI" in os.environ:
         pytest.fail(reason, pytrace=False)
     pytest.skip(reason)

@@ -33,7 +33,6 @@ from ..support.workers import (
     keys,
     later,
     server,
-    state,
     until,
 )
 from . import jobs
@@ -87,9 +86,10 @@ class TestWorker:
         assert chosen_queues(chosen_backend("default"), ["default", "a=2"]) == ["default", "a=2"]
 
     @pytest.mark.parametrize("number", [SIGINT, SIGTERM])
-    def test_first_signal_drains(self, number: signal.Signals, send_when: SendWhen) -> None:
-        first, second = jobs.sleep.enqueue(0.2), jobs.noop.enqueue()
-        send_when(lambda: state(first).status == "r", number)
+    def test_first_signal_drains(self, number: signal.Signals, send_when: SendWhen, tmp_path: Path) -> None:
+        began = tmp_path / "began"
+        first, second = jobs.pid_after.enqueue(str(began), 0.2), jobs.noop.enqueue()
+        send_when(began.exists, number)
         assert "ended after 1 tasks." in output_of("run_worker", "--concurrency", "1")
         assert ended(first).status.value == "SUCCESSFUL"
         assert_released(second)

@@ -23,6 +23,7 @@ from ..support import content_policies
 from ..support.asgi_site import Site, serving
 from ..support.browser import FAST, MODULES, Visit, opened_pages, sign_in
 from ..support.people import Member, user_of
+from ..support.programs import program
 
 Person = Callable[..., User]
 Members = Callable[..., Member]
@@ -180,7 +181,7 @@ def server_url(live_server: LiveServer) -> str:
 
 @pytest.fixture(scope="session")
 def browser_type_launch_args() -> dict[str, Any]:
-    return {"executable_path": chromium.BINARY, "args": chromium.ARGUMENTS}
+    return {"executable_path": program(*chromium.PROGRAMS), "args": chromium.ARGUMENTS}
 
 
 @pytest.fixture

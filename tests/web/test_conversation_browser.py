@@ -304,7 +304,6 @@ WATCH = "window.isSame = true; window.errors = []; addEventListener('error', e =
 @pytest.mark.browser
 @pytest.mark.timing
 @pytest.mark.django_db(transaction=True)
-@pytest.mark.skipif(not firefox.BINARY, reason="Firefox is not installed")
 class TestFirefox:
     """All other tests of the pages run in Chromium."""
 
