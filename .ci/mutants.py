@@ -4,6 +4,7 @@ tests that reach the changed line must fail.
     python .ci/mutants.py draw    draw the sample anew, into mutants.json
     python .ci/mutants.py map     run the deterministic tests, and record which of them reaches what
     python .ci/mutants.py try     try each mistake that has no result yet
+    python .ci/mutants.py again   try those that survived again, with more tests
     python .ci/mutants.py show    print the results
 
 Records and results are in .mutants/ of the current directory. A mistake is stored as file, function, old line
@@ -23,17 +24,15 @@ import subprocess
 import sys
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 PACKAGE = Path("django_redis_messaging")
 SAMPLE = Path(__file__).with_name("mutants.json")
 RECORDS = Path(".mutants")
 #: the seed of the sample, and its number of mistakes in each language
 SEED, EACH = 45, 75
-#: seconds that the tests of one mistake took when they were recorded, at most; their maximum number
-BUDGET, MOST = 60.0, 300
 #: tests that compare texts and counts of the code, or make mistakes themselves
 EXCEPT = re.compile(r"test_package|test_budgets|test_public|bug|planted|in_a_script|changes_a_line|mistakes")
 BOTH = {
@@ -54,6 +53,20 @@ SWAPS = {
     },
 }  # fmt: skip
 Mistake = dict[str, str]
+
+
+class Choice(NamedTuple):
+    """Which of the tests that reach a mistake run."""
+
+    #: their duration when they were recorded, at most: seconds
+    seconds: float
+    #: their maximum number
+    most: int
+    #: how many run at a time
+    workers: int
+
+
+FIRST, AGAIN = Choice(60.0, 300, 1), Choice(300.0, 3000, 2)
 
 
 def functions(path: Path) -> Iterator[tuple[str, int, int]]:
@@ -177,7 +190,7 @@ def pytest_configure(config: Any) -> None:
         recorder.scripts.add(name)
         init(script, name, *args, **options)
 
-    commands.Script.__init__ = recording  # type: ignore[method-assign]
+    commands.Script.__init__ = recording  # type: ignore[assignment, method-assign]
     config.pluginmanager.register(recorder)
 
 
@@ -185,7 +198,7 @@ def record() -> None:
     RECORDS.mkdir(exist_ok=True)
     words = ["-n", "4", "--dist", "worksteal", "-m", "not timing", "-p", "mutants"]
     words += ["--cov", str(PACKAGE), "--cov-context=test", "--cov-report="]
-    print(pytest(*words, COVERAGE_FILE=str(RECORDS / "coverage")).stdout[-2000:])
+    print(pytest(*words, COVERAGE_FILE=str(RECORDS / "coverage"), COVERAGE_CORE="ctrace").stdout[-2000:])
 
 
 class Records:
@@ -199,25 +212,34 @@ class Records:
                 self.by_script[script].add(nodeid)
         self.coverage = sqlite3.connect(RECORDS / "coverage")
 
-    def tests_for(self, mistake: Mistake, line: int) -> list[str]:
-        """The tests of the same folder first, and the fast ones."""
+    def tests_for(self, mistake: Mistake, line: int, choice: Choice) -> list[str]:
+        """The tests of the same folder first, and the fast ones; again: the fastest of each module first."""
         file = mistake["file"]
         reached = self._calling(file) if file.endswith(".lua") else self._reaching(file, line + 1)
         fitting = [nodeid for nodeid in reached if nodeid in self.tests and not EXCEPT.search(nodeid)]
         folder = f"tests/{Path(file).parent.name}/"
         fitting.sort(key=lambda nodeid: (folder not in nodeid, self.tests[nodeid]["seconds"]))
+        if choice is AGAIN:
+            seen: Counter[str] = Counter()
+            ranks: dict[str, int] = {}
+            for nodeid in fitting:
+                module = nodeid.partition("::")[0]
+                ranks[nodeid] = seen[module]
+                seen[module] += 1
+            fitting.sort(key=lambda nodeid: ranks[nodeid])
         chosen, seconds = [], 0.0
-        for nodeid in fitting[:MOST]:
+        for nodeid in fitting[: choice.most]:
             seconds += self.tests[nodeid]["seconds"]
-            if seconds < BUDGET:
+            if seconds < choice.seconds:
                 chosen.append(nodeid)
         return chosen
 
     def _calling(self, file: str) -> set[str]:
-        from django_redis_messaging.core.commands import pieces
+        from django_redis_messaging.core.commands import path_of, pieces
 
         name = file.removeprefix(f"{PACKAGE}/").removeprefix("services/")
-        using = [script for script in self.by_script if name in (f"{script}.lua", *pieces(f"{script}.lua"))]
+        scripts = [script for script in self.by_script if path_of(f"{script}.lua").is_file()]
+        using = [script for script in scripts if name in (f"{script}.lua", *pieces(f"{script}.lua"))]
         return {nodeid for script in using for nodeid in self.by_script[script]}
 
     def _reaching(self, file: str, line: int) -> set[str]:
@@ -230,31 +252,40 @@ class Records:
 
 
 def try_all() -> None:
+    _try(FIRST, lambda earlier: not earlier)
+
+
+def try_again() -> None:
+    _try(AGAIN, lambda earlier: earlier.get("outcome") == "survived" and not earlier.get("again"))
+
+
+def _try(choice: Choice, is_wanted: Callable[[dict[str, Any]], bool]) -> None:
     file, records = RECORDS / "results.json", Records()
     results = json.loads(file.read_text()) if file.exists() else {}
     for number, mistake in enumerate(json.loads(SAMPLE.read_text())):
-        if str(number) in results:
+        if not is_wanted(results.get(str(number), {})):
             continue
         line = line_of(mistake)
-        tests = [] if line is None else records.tests_for(mistake, line)
+        tests = [] if line is None else records.tests_for(mistake, line, choice)
         began = time.monotonic()
-        if line is None or not tests:
-            result = {"outcome": "gone" if line is None else "not reached"}
-        else:
-            result = try_one(mistake, line, tests)
-        results[str(number)] = {**result, "seconds": round(time.monotonic() - began)}
+        result: dict[str, Any] = {"outcome": "gone" if line is None else "not reached"}
+        if line is not None and tests:
+            result = try_one(mistake, line, tests, choice)
+        result |= {"seconds": round(time.monotonic() - began), "again": choice is AGAIN}
+        results[str(number)] = result
         file.write_text(json.dumps(results, indent=1))
-        print(number, mistake["file"], mistake["function"], results[str(number)], flush=True)
+        print(number, mistake["file"], mistake["function"], result, flush=True)
 
 
-def try_one(mistake: Mistake, line: int, tests: list[str]) -> dict[str, Any]:
+def try_one(mistake: Mistake, line: int, tests: list[str], choice: Choice) -> dict[str, Any]:
     path = Path(mistake["file"])
     before = path.read_text()
     lines = before.split("\n")
     lines[line] = mistake["new"]
     path.write_text("\n".join(lines))
     try:
-        ended = pytest("-x", "--timeout", "60", *tests, timeout=5 * BUDGET)
+        words = ["-n", str(choice.workers)] if choice.workers > 1 else []
+        ended = pytest("-x", "--timeout", "60", *words, *tests, timeout=5 * choice.seconds)
     except subprocess.TimeoutExpired:
         return {"outcome": "caught", "by": "the timeout"}
     finally:
@@ -277,4 +308,5 @@ def show() -> None:
 
 if __name__ == "__main__":
     sys.path.insert(0, "")
-    {"draw": draw, "map": record, "try": try_all, "show": show}[sys.argv[1]]()
+    commands = {"draw": draw, "map": record, "try": try_all, "again": try_again, "show": show}
+    commands[sys.argv[1]]()
