@@ -83,7 +83,8 @@ def type_in(block: Block, root: Path) -> None:
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the repository with the example."""
     root = tmp_path_factory.mktemp("example") / "repository"
-    ignored = shutil.ignore_patterns("__pycache__", "*.po", "*.png")
+    # with the compiled modules, as long as these are the newer ones
+    ignored = shutil.ignore_patterns("*.po", "*.png")
     for folder in ("django_redis_messaging", "tests", "docs"):
         shutil.copytree(ROOT / folder, root / folder, ignore=ignored)
     for path in [ROOT / "pyproject.toml", *ROOT.glob("*.md")]:

@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-import itertools
+import asyncio
+import threading
 import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from typing import Any, Protocol
 
 import pytest
 import pytest_asyncio
-from django.test import override_settings
 
 from django_redis_messaging.core import clients, commands
 from django_redis_messaging.devserver.server import EmbeddedServer as Server
+from tests.conftest import Call
+from tests.support.aliases import entry, leading_to
 from tests.support.clusters import Cluster
 from tests.support.example_service import SCRIPTS, Things
 from tests.support.proxy import LossyProxy, Network
 from tests.support.topologies import Servers
-
-_numbers = itertools.count()
 
 
 class Connect(Protocol):
@@ -66,6 +66,34 @@ def meanwhile(work: Callable[[], object], *, after: float = 0) -> Iterator[None]
         working = threads.submit(lambda: (time.sleep(after), work()))
         yield
         working.result()
+
+
+async def make_idle(things: Things, number: int = 6) -> None:
+    """Leave this many idle connections in both styles."""
+    await asyncio.gather(*(things.aget("a") for _ in range(number)))
+    meeting = threading.Barrier(number)
+
+    def get(_: int) -> None:
+        with suppress(threading.BrokenBarrierError):
+            meeting.wait(10)
+        for _ in range(20):
+            things.get("a")
+
+    with ThreadPoolExecutor(number) as threads:
+        await asyncio.to_thread(lambda: list(threads.map(get, range(number))))
+
+
+async def warm(call: Call, things: Things) -> None:
+    """Load the scripts into the server."""
+    for _ in range(2):  # with the missing key, then, once the kind of server is detected, without it
+        for name in ("add", "clear", "get"):
+            await call(things, name, "a")
+        await call(things, "clear", "a")
+
+
+async def close_all() -> None:
+    clients.close()
+    await clients.aclose()
 
 
 def blocked(client: Any) -> int:
@@ -144,21 +172,12 @@ def connect() -> Iterator[Connect]:
             **messaging: Any,
         ) -> Things:
             url = where if isinstance(where, str) else where.url
-            # django-redis keeps its pools by URL: a client name makes a separate pool
-            entry = {
-                "BACKEND": "django_redis.cache.RedisCache",
-                "LOCATION": f"{url}&client_name=test-{next(_numbers)}",
-                "OPTIONS": {"CONNECTION_POOL_KWARGS": options or {}, **(more or {})},
-            }
+            found = entry(url, CONNECTION_POOL_KWARGS=options or {}, **(more or {}))
             settings = {"PREFIX": f"test-{uuid.uuid4().hex}", **messaging}
-            clients.close()
-            stack.enter_context(
-                override_settings(CACHES={"default": entry, "messaging": entry}, REDIS_MESSAGING=settings)
-            )
+            stack.enter_context(leading_to(found, **settings))
             return Things()
 
         yield to
-        clients.close()
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import re
 import socket
-import ssl
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -18,13 +17,12 @@ from django.core.cache import caches
 from django.test import override_settings
 from redis.credentials import CredentialProvider, StreamingCredentialProvider
 
-from django_redis_messaging import Chat, Inbox
+from django_redis_messaging import Chat, ConfigurationError, Inbox
 from django_redis_messaging.checks import servers as topology
 from django_redis_messaging.checks.servers import Watch, check_server, check_topology
 from django_redis_messaging.core import clients
 from django_redis_messaging.devserver.server import EmbeddedServer as Server
 from django_redis_messaging.devserver.server import free_port
-from django_redis_messaging.errors import ConfigurationError
 from tests.conftest import Call
 from tests.core.conftest import Connect, at_once, frozen, takes
 from tests.support import permissions
@@ -235,33 +233,17 @@ class TestTls:
         with Server(options={"tls-port": port, **servers.tls}) as server:
             yield server, f"rediss://127.0.0.1:{port}/0?"
 
-    async def test_a_private_certificate_authority(
-        self, call: Call, connect: Connect, servers: Servers
-    ) -> None:
-        url = servers["redis-tls"].entry["LOCATION"] + "?"
-        things = connect(url, {"ssl_ca_certs": servers.authority.certificate})
-        assert [await call(things, "add", "a") for _ in range(3)] == [1, 2, 3]
-        long = "x" * 1_000_000
-        await call(things, "do", "SET", things.key("long"), long)
-        assert await call(things, "do", "GET", things.key("long")) == long.encode()
-        assert await call(things, "take", "list", 0.05) is None
-        await call(things, "do", "ZADD", things.key("list"), 0, "x")
-        assert await call(things, "take", "list", 5) == b"x"
-
-    async def test_an_unknown_authority_is_rejected(
-        self, call: Call, connect: Connect, servers: Servers
-    ) -> None:
-        url = servers["redis-tls"].entry["LOCATION"] + "?"
-        things = connect(url, COMMAND_DEADLINE=60)
-        with takes(0, 10), pytest.raises(ConfigurationError, match=r"not trusted: .* Check ssl_ca_certs"):
-            await call(things, "add", "a")
-        assert await call(connect(url, {"ssl_cert_reqs": ssl.CERT_NONE}), "add", "a") == 1
-
     async def test_closing_does_not_wait_for_a_frozen_server(
         self, connect: Connect, servers: Servers, secured: tuple[Server, str]
     ) -> None:
         server, url = secured
         things = connect(url, {"ssl_ca_certs": servers.authority.certificate})
+        things.do("SET", things.key("long"), long := "x" * 1_000_000)
+        assert (
+            things.do("GET", things.key("long"))
+            == await things.ado("GET", things.key("long"))
+            == long.encode()
+        )
         things.add("a")
         things.wait("list", 0.01)
         await things.aadd("a")

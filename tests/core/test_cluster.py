@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from redis import exceptions as driver
 
-from django_redis_messaging import Chat, DelayQueue, Inbox, deadline, forget
+from django_redis_messaging import Chat, DelayQueue, Inbox, OutcomeUnknown, Unavailable, deadline, forget
 from django_redis_messaging.core import pool
 from django_redis_messaging.core.commands import Clock, Command
 from django_redis_messaging.core.connection import Address, AsyncConnection, BlockingConnection
@@ -34,7 +34,6 @@ from django_redis_messaging.core.topology import (
     resolve,
 )
 from django_redis_messaging.devserver.server import free_port
-from django_redis_messaging.errors import OutcomeUnknown, Unavailable
 from django_redis_messaging.management.commands import messaging_stats
 from tests.conftest import Call
 from tests.core.conftest import Connect, blocked, frozen, meanwhile, takes
@@ -89,25 +88,11 @@ class TestRouting:
         assert cluster.owners(NAMES) == {0, 1, 2}
         assert [await call(things, "add", name, at) for at, name in enumerate(NAMES)] == list(range(1, 31))
         assert [await call(things, "get", name) for name in NAMES] == [b"%d" % at for at in range(1, 31)]
-        assert stored(cluster, things) == list(range(1, 31))
-        assert (calls(cluster, "cluster|slots"), cluster.redirects) == (reads + 1, redirects)
-
-    async def test_calls_go_to_the_owner_of_the_slot(
-        self, call: Call, things: Things, cluster: Cluster
-    ) -> None:
-        for name in NAMES:
-            await call(things, "add", name)
-            await call(things, "get", name)
-        redirects, asked = cluster.redirects, calls(cluster, "evalsha")
-        for name in NAMES:
-            await call(things, "add", name)
-            await call(things, "get", name)
-        await call(things, "add_each", NAMES)
-        assert calls(cluster, "evalsha") - asked == 3 * len(NAMES)
-        await call(things, "add_all", NAMES)
+        assert await call(things, "add_all", NAMES, 0) == list(range(1, 60, 2))
+        assert stored(cluster, things) == list(range(1, 60, 2))
         await call(things, "do", "EXISTS", things.key("a"))
-        await call(things, "take", "empty", 0.01)
-        assert cluster.redirects == redirects
+        assert await call(things, "take", "empty", 0.01) is None
+        assert (calls(cluster, "cluster|slots"), cluster.redirects) == (reads + 1, redirects)
 
     async def test_a_step_with_several_slots_may_come_first(
         self, call: Call, things: Things, cluster: Cluster
@@ -231,6 +216,7 @@ class TestPipelines:
             await call(things, "add", name, at)
         assert await call(things, "add_each", NAMES) == list(range(1, 31))
         assert await call(things, "add_each_once", NAMES) == list(range(2, 32))
+        flush_scripts(cluster)
         assert await call(things, "add_all", NAMES, 10) == [12 + 2 * at for at in range(30)]
         assert stored(cluster, things) == [12 + 2 * at for at in range(30)]
         names = ["A", "B", "C", "A", "B", "A"]
@@ -276,16 +262,6 @@ class TestPipelines:
                 assert await call(things, "take", *mates(other), 0.01) is None
                 assert await call(things, "add", other) == 2
         until(lambda: cluster.clients[0].ping())
-
-    @pytest.mark.parametrize("operation", ["add_each", "add_each_once", "add_all"])
-    async def test_nodes_without_the_script(
-        self, call: Call, things: Things, cluster: Cluster, operation: str
-    ) -> None:
-        await call(things, operation, NAMES)
-        before = stored(cluster, things)
-        flush_scripts(cluster)
-        await call(things, operation, NAMES)
-        assert stored(cluster, things) == [2 * n for n in before]
 
 
 class TestMoved:

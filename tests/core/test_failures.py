@@ -15,23 +15,9 @@ from django_redis_messaging.core.operations import (
     log_exception,
     name_of,
 )
-from tests.support.unusual_errors import AttributesExit, Nameless, TextExits, deep_group, with_notes
+from tests.support.unusual_errors import UNUSUAL
 
 logger = logging.getLogger("tests.failures")
-
-
-UNUSUAL: list[Callable[[], BaseException]] = [
-    lambda: SyntaxError("x", ("f", 1, 1, 12345)),
-    lambda: SyntaxError("x", ("f", 1, "a", "text")),
-    lambda: type("Moved", (Exception,), {"__module__": 3})("x"),
-    lambda: TextExits("x"),
-    lambda: AttributesExit("x"),
-    lambda: Nameless("x"),
-    with_notes,
-    deep_group,
-    lambda: SystemExit(4),
-    lambda: GeneratorExit(),
-]
 
 
 @pytest.fixture(autouse=True)

@@ -16,9 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from redis.crc import key_slot
 
-from django_redis_messaging import services
+from django_redis_messaging import LimitExceeded, services
 from django_redis_messaging.core import encoding
-from django_redis_messaging.errors import LimitExceeded
 from django_redis_messaging.services.jobs.keys import JobKeys, QueueKeys
 from django_redis_messaging.services.locks.lock import LockKeys, checked_lock_key, lock_key
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from redis.crc import key_slot
 
-from django_redis_messaging import deadline
+from django_redis_messaging import MessagingError, Unavailable, deadline
 from django_redis_messaging.core import clients, pool
 from django_redis_messaging.core.commands import Hint
 from django_redis_messaging.core.connection import Address, BlockingConnection
@@ -19,7 +19,6 @@ from django_redis_messaging.core.operations import Listen, PopHint, Service, Ste
 from django_redis_messaging.core.pool import ENDED, PendingWait, PendingWaits
 from django_redis_messaging.core.topology import Router
 from django_redis_messaging.devserver.server import EmbeddedServer as Server
-from django_redis_messaging.errors import MessagingError, Unavailable
 from tests.conftest import Call
 from tests.core.conftest import Connect, blocked, count, meanwhile, takes
 from tests.support.clusters import Cluster, until
@@ -32,6 +31,12 @@ pytestmark = [pytest.mark.timing, pytest.mark.usefixtures("closing")]
 LONG = 20.0
 
 
+@pytest.fixture
+def things(connect: Connect, private: Server) -> Things:
+    """The service, on a server that the test may break."""
+    return connect(private)
+
+
 class TestHints:
     async def test_a_wait_ends_after_its_time(self, call: Call, connect: Connect, server: Server) -> None:
         """It may be longer than the timeout of the socket and the deadline."""
@@ -39,10 +44,7 @@ class TestHints:
         with takes(0.4, 5):
             assert await call(things, "take", "empty", 0.4) is None
 
-    async def test_a_wait_is_woken_at_once(
-        self, call: Call, connect: Connect, private: Server, admin: Any
-    ) -> None:
-        things = connect(private)
+    async def test_a_wait_is_woken_at_once(self, call: Call, things: Things, admin: Any) -> None:
 
         def push() -> None:
             until(lambda: blocked(admin) == 1)
@@ -52,10 +54,9 @@ class TestHints:
             assert await call(things, "take", "list", 10) == b"x"
 
     async def test_a_pending_wait_is_taken_over(
-        self, call: Call, connect: Connect, private: Server, admin: Any, monkeypatch: pytest.MonkeyPatch
+        self, call: Call, things: Things, admin: Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Unless it is overdue."""
-        things = connect(private)
         for _ in range(20):
             assert await call(things, "take", "again", 0.01) is None
         admin.zadd(things.key("again"), {"x": 0})
@@ -68,9 +69,8 @@ class TestHints:
         assert count(admin, "commandstats", "bzpopmin") == 3
 
     async def test_a_wait_that_is_sent_too_late(
-        self, call: Call, connect: Connect, private: Server, monkeypatch: pytest.MonkeyPatch
+        self, call: Call, things: Things, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        things = connect(private)
         await call(things, "do", "PING")
         monkeypatch.setattr(pool, "ENDED", -1)
         with takes(0, 1):
@@ -89,9 +89,8 @@ class TestHints:
             assert await call(things, "take", "list", 0.1) is None
 
     async def test_connections_of_ended_waits_are_reused(
-        self, call: Call, connect: Connect, private: Server, admin: Any, monkeypatch: pytest.MonkeyPatch
+        self, call: Call, things: Things, admin: Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        things = connect(private)
         monkeypatch.setattr("django_redis_messaging.core.pool.ENDED", 0.0)
         monkeypatch.setattr("django_redis_messaging.core.commands.Wait.LINGER", 0.01)
         for at in range(8):
@@ -120,14 +119,19 @@ class TestFaults:
                 found = await call(things, "take", "list", seconds)
             assert found == b"x"
 
-    async def test_a_reset_between_waits_is_not_noticed(
-        self, call: Call, connect: Connect, network: Network
+    @pytest.mark.parametrize("fault", ["reset", "killed"])
+    async def test_a_fault_between_waits_is_not_noticed(
+        self, fault: str, call: Call, connect: Connect, private: Server, network: Network
     ) -> None:
-        things = connect(network)
+        things = connect(network if fault == "reset" else private)
         for name in ("one", "two", "three"):
             assert await call(things, "take", name, 0.01) is None
-        network.reset()
-        for name in ("one", "four", "two"):
+        if fault == "reset":
+            network.reset()
+        else:
+            private.kill()
+            private.start()
+        for name in ("four", "one", "five", "two"):
             assert await call(things, "take", name, 0.01) is None
         await call(things, "do", "ZADD", things.key("one"), 0, "x")
         assert await call(things, "take", "one", 5) == b"x"
@@ -142,9 +146,8 @@ class TestFaults:
         assert await call(things, "take", "list", 5) == b"y"
 
     async def test_a_restart_costs_at_most_a_hint(
-        self, call: Call, connect: Connect, private: Server, admin: Any
+        self, call: Call, things: Things, private: Server, admin: Any
     ) -> None:
-        things = connect(private)
 
         def restart_and_push() -> None:
             until(lambda: blocked(admin) == 1)
@@ -155,17 +158,6 @@ class TestFaults:
 
         with meanwhile(restart_and_push), takes(0.3, 10):
             assert await call(things, "take", "list", 20) == b"x"
-
-    async def test_a_wait_whose_server_died_does_not_affect_others(
-        self, call: Call, connect: Connect, private: Server
-    ) -> None:
-        things = connect(private)
-        for name in ("one", "two", "three"):
-            assert await call(things, "take", name, 0.01) is None
-        private.kill()
-        private.start()
-        for name in ("four", "one", "five"):
-            assert await call(things, "take", name, 0.01) is None
 
     @pytest.mark.parametrize("is_waiting", [True, False])
     async def test_a_server_that_stays_down_is_unavailable(

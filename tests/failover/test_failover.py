@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 
 import pytest
-from django.test import override_settings
 from redis.crc import key_slot
 
 from django_redis_messaging import DelayQueue, OutcomeUnknown, Unavailable, conf
 from django_redis_messaging.services.jobs.keys import JobKeys
 from tests.support.clusters import NODE_TIMEOUT, until
 
-from ..support.faults import leading_to
+from ..support.aliases import entry, leading_to
 from ..support.programs import program
 from ..support.server_faults import FAULTS, Fault, divided_cluster, divided_sentinel
 from ..support.topologies import Servers
@@ -61,11 +60,10 @@ def test_claims_find_the_replica_of_a_frozen_primary(servers: Servers, own_prefi
         except (OutcomeUnknown, Unavailable):  # the latter: the greeting of a new connection had no reply
             return False
 
-    messaging = {"PREFIX": own_prefix, "COMMAND_DEADLINE": 1.0}
-    with servers.cluster() as cluster, leading_to(cluster.url(0), own_prefix):
+    with servers.cluster() as cluster:
         cluster.set_timeout(NODE_TIMEOUT)
         at = cluster.owner(key_slot(JobKeys(conf.prefix(), "queue", "mail").jobs.encode()))
-        with override_settings(REDIS_MESSAGING=messaging):
+        with leading_to(entry(cluster.url(0)), PREFIX=own_prefix, COMMAND_DEADLINE=1.0):
             assert queue.pop() == []
             cluster.servers[at].freeze()
             try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import defaultdict
 from typing import Any
 
 import pytest
@@ -62,47 +63,50 @@ def data(message: Any) -> Any:
 
 @pytest.mark.worlds
 class TestEvents:
-    def test_all_events_by_default(self, site: str) -> None:
-        received = Received()
-        with listening(key_events=[key_handler(f"{site}*", received)]):
-            server().set(f"{site}a", 1)
-            server().incr(f"{site}a")
-            server().rpush(f"{site}l", 1)
-            server().delete(f"{site}a")
-            until(lambda: len(received) == 4)
-        assert received.keys == [
-            (f"{site}a", "set"), (f"{site}a", "incrby"), (f"{site}l", "rpush"), (f"{site}a", "del"),
-        ]  # fmt: skip
-        assert {one.db for one in received} == {0}
+    def test_each_handler_receives_its_events(self, site: str) -> None:
+        """Handlers can be coroutine functions; a decorated one may be a function that returns a coroutine."""
+        received = defaultdict[str, Received](Received)
 
-    def test_only_the_named_events(self, site: str) -> None:
-        received = Received()
-        with listening(key_events=[key_handler(f"{site}a", received, "del", "set")]):
-            server().set(f"{site}a", 1)
-            server().set(f"{site}ab", 1)
-            server().expire(f"{site}a", 100)
-            server().delete(f"{site}a")
-            until(lambda: len(received) == 2)
-        assert received.keys == [(f"{site}a", "set"), (f"{site}a", "del")]
+        async def receive(event: Any) -> None:
+            await asyncio.sleep(0)
+            received["coroutine function"](event)
 
-    def test_keyevent_channels(self, site: str) -> None:
-        received = Received()
-        with listening(key_events=[key_handler("__keyevent@*__:lpush", received)]):
-            server().set(f"{site}a", 1)
-            server().lpush(f"{site}l:☃", 1)
-            until(lambda: received)
-        assert received.keys == [(f"{site}l:☃", "lpush")]
+        async def receive_later(event: Any) -> None:
+            received["returns a coroutine"](event)
 
-    def test_every_matching_handler_is_called(self, site: str) -> None:
-        one, two, three = Received(), Received(), Received()
         wanted = [
-            key_handler(f"{site}*", one, "set"),
-            key_handler(f"{site}*", two),
-            key_handler("*", three, "set"),
+            key_handler(f"{site}*", received["all events"]),
+            key_handler(f"{site}*", received["of a type"], "set"),
+            key_handler(f"{site}a", received["of a key"], "del", "set"),
+            key_handler("__keyevent@*__:lpush", received["of a channel"]),
+            key_handler("*", received["of all keys"], "set"),
+            key_handler(f"{site}a", receive, "incrby"),
+            key_handler(f"{site}b", lambda event: receive_later(event)),
         ]
+        a, b, other, queue = (f"{site}{name}" for name in ("a", "b", "ab", "l:☃"))
+        sets = [(a, "set"), (b, "set"), (other, "set")]
+        expected = {
+            "all events": [sets[0], (a, "incrby"), (queue, "lpush"), *sets[1:], (a, "del")],
+            "of a type": sets,
+            "of a key": [(a, "set"), (a, "del")],
+            "of a channel": [(queue, "lpush")],
+            "of all keys": sets,
+            "coroutine function": [(a, "incrby")],
+            "returns a coroutine": [(b, "set")],
+        }
         with listening(key_events=wanted):
-            server().set(f"{site}a", 1)
-            until(lambda: one and two and [key for key, _ in three.keys if key == f"{site}a"])
+            server().set(a, 1)
+            server().incr(a)
+            server().lpush(queue, 1)
+            server().set(b, 1)
+            server().set(other, 1)
+            server().delete(a)
+            until(lambda: all(set(expected[name]) <= set(received[name].keys) for name in expected))
+        found = {
+            name: [one for one in each.keys if one[0].startswith(site)] for name, each in received.items()
+        }
+        assert found == expected
+        assert {one.db for one in received["all events"]} == {0}
 
     def test_own_keys_cause_no_events(self, site: str) -> None:
         received, fired = Received(), Received()
@@ -120,23 +124,6 @@ class TestEvents:
             server().set(site.encode() + b"\xff\x00\n", 1)
             until(lambda: received)
         assert received[0].key.encode("utf-8", "surrogateescape") == site.encode() + b"\xff\x00\n"
-
-    def test_coroutine_functions(self, site: str) -> None:
-        """A decorated one may be a function that returns a coroutine."""
-        received = Received()
-
-        async def handler(event: Any) -> None:
-            await asyncio.sleep(0)
-            received.append(event)
-
-        wanted = [
-            key_handler(f"{site}a", handler, "set"),
-            key_handler(f"{site}b", lambda event: handler(event)),
-        ]
-        with listening(key_events=wanted):
-            server().set(f"{site}a", 1)
-            server().set(f"{site}b", 1)
-            until(lambda: len(received) == 2)
 
     def test_another_database(self, site: str, messaging_alias: str) -> None:
         if is_cluster():

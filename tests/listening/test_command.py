@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import io
 import json
 import signal
 import time
@@ -22,9 +21,10 @@ from django_redis_messaging.checks.servers import check_flags
 from django_redis_messaging.checks.settings import check_handlers
 from django_redis_messaging.services.jobs.engine import Outcome
 from tests.support.engines import timers
-from tests.support.listeners import NOTIFY, Received, claim_due, jobs
+from tests.support.listeners import NOTIFY, Received, claim_due
 from tests.support.processes import PATIENCE, Start, commands
 from tests.support.server import server, until
+from tests.support.terminal import output_of
 
 pytestmark = pytest.mark.one_server
 
@@ -62,12 +62,6 @@ def no_flags(own_prefix: str) -> Iterator[None]:
     server().config_set(NOTIFY, "")
     yield
     server().config_set(NOTIFY, "")
-
-
-def output_of(command: str, *arguments: str) -> str:
-    out = io.StringIO()
-    call_command(command, *arguments, stdout=out)
-    return out.getvalue()
 
 
 class TestCommand:
@@ -217,22 +211,14 @@ class TestOtherCommands:
 
     def test_stats(self, dead_and_waiting: None) -> None:
         [row] = [
-            row for row in json.loads(output_of("messaging_stats", "--json")) if "timers" in row["queue"]
+            row for row in json.loads(output_of("messaging_stats", "--json")[0]) if "timers" in row["queue"]
         ]
         expected = {"ready": 0, "delayed": 1, "leased": 0, "dead": 1, "oldest_age": None}
         assert row == {"queue": "timers order", **expected}
 
     def test_redrive(self, dead_and_waiting: None) -> None:
-        assert output_of("redrive", "order", "another", "--timers") == "0 requeued in order.\n"
-        assert output_of("redrive", "order", "--timers") == "1 requeued in order.\n"
-        assert output_of("redrive", "order", "--timers") == "0 requeued in order.\n"
+        for namespaces, count in ((["order", "another"], 0), (["order"], 1), (["order"], 0)):
+            out, _ = output_of("redrive", *namespaces, "--timers")
+            assert out == f"{count} requeued in order.\n"
         with pytest.raises(CommandError, match="namespace is empty"):
             call_command("redrive", "", "--timers")
-
-    def test_poller_moves_due_timers(self, start: Start) -> None:
-        Expiry("order").start("17", 0.2)
-        process = start("run_poller")
-        until(lambda: server().zcard(jobs().queue("order").ready) == 1)
-        process.send_signal(signal.SIGTERM)
-        _, errors = process.communicate(timeout=PATIENCE)
-        assert (process.returncode, errors) == (0, "")

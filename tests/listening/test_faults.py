@@ -23,11 +23,12 @@ from django_redis_messaging.services.jobs.running import RunningJob
 from django_redis_messaging.services.jobs.threads import EventLoop
 from django_redis_messaging.services.listening import Listener, listener
 from django_redis_messaging.services.listening.listener import Events
-from tests.core.test_failures import UNUSUAL
 from tests.support.engines import timers
+from tests.support.unusual_errors import UNUSUAL
 from tests.support.workers import running
 from tests.tasks.jobs import break_event_loop
 
+from ..support.aliases import lead_to, limited_user
 from ..support.listeners import (
     ALL,
     NOTIFY,
@@ -231,9 +232,7 @@ class TestReconnecting:
 def own_server(settings: Settings, **options: Any) -> Iterator[EmbeddedServer]:
     """A server for the block, to which the app's alias leads."""
     with EmbeddedServer(options={NOTIFY: ALL}, **options) as single:
-        entry = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": single.url}
-        settings.CACHES = {**settings.CACHES, "own": entry}
-        change(settings, ALIAS="own", COMMAND_DEADLINE=0.2)
+        lead_to(settings, single.url, COMMAND_DEADLINE=0.2)
         yield single
         clients.close()
 
@@ -321,19 +320,12 @@ class TestServerOutages:
         self, site: str, settings: Settings, caplog: pytest.LogCaptureFixture
     ) -> None:
         """The user has no channel permissions at first."""
-        plain, received, alias = server(), Received(), conf.alias()
-        plain.execute_command("ACL", "SETUSER", "limited", "on", ">word", "~*", "resetchannels", "+@all")
-        location = settings.CACHES[alias]["LOCATION"].replace("unix://", "unix://limited:word@")
-        entry = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": location}
-        settings.CACHES = {**settings.CACHES, "limited": entry}
-        change(settings, ALIAS="limited")
-        events = Events([key_handler(f"{site}*", received, "set")])
-        events.start()
-        until(lambda: "NOPERM" in caplog.text or "permissions" in caplog.text)
-        # the permission must be this literal pattern: a wider one would not do
-        plain.execute_command("ACL", "SETUSER", "limited", f"&__keyspace@0__:{site}*")
-        set_until_received(plain, f"{site}a", received)
-        events.close()
-        clients.close()
-        change(settings, ALIAS=alias)
-        plain.execute_command("ACL", "DELUSER", "limited")
+        received = Received()
+        with limited_user(settings, "resetchannels") as plain:
+            events = Events([key_handler(f"{site}*", received, "set")])
+            events.start()
+            until(lambda: "NOPERM" in caplog.text or "permissions" in caplog.text)
+            # the permission must be this literal pattern: a wider one would not do
+            plain.execute_command("ACL", "SETUSER", "limited", f"&__keyspace@0__:{site}*")
+            set_until_received(plain, f"{site}a", received)
+            events.close()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +14,7 @@ from django_redis_messaging.core import clients
 from django_redis_messaging.devserver.server import EmbeddedServer
 from django_redis_messaging.services.listening import listener
 
+from ..support.aliases import lead_to, limited_user
 from ..support.listeners import NOTIFY, Received, following, is_dispatcher, key_handler, listening
 from ..support.server import change, server, until
 
@@ -140,20 +139,6 @@ class TestConfigure:
         assert "does not allow" not in caplog.text
 
 
-@contextmanager
-def limited_user(settings: Settings, *rules: str) -> Iterator[Any]:
-    """Connect as a user with these rules during the block. Yields a client of another user."""
-    plain, alias = server(), conf.alias()
-    plain.execute_command("ACL", "SETUSER", "limited", "on", ">word", "~*", "&*", "+@all", *rules)
-    location = settings.CACHES[alias]["LOCATION"].replace("unix://", "unix://limited:word@")
-    settings.CACHES = {**settings.CACHES, "limited": {**settings.CACHES[alias], "LOCATION": location}}
-    change(settings, ALIAS="limited")
-    yield plain
-    clients.close()
-    change(settings, ALIAS=alias)
-    plain.execute_command("ACL", "DELUSER", "limited")
-
-
 class TestForbidden:
     @pytest.mark.parametrize("configure", [True, False])
     def test_forbidden_config_is_a_warning(
@@ -197,10 +182,8 @@ class TestForbidden:
         received, lines = Received(), tmp_path / "server.conf"
         lines.write_text('rename-command CONFIG ""\n')
         with EmbeddedServer(options={"include": str(lines), NOTIFY: "KEA"}) as managed:
-            entry = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": managed.url}
-            settings.CACHES = {**settings.CACHES, "managed": entry}
             alias = conf.alias()
-            change(settings, ALIAS="managed")
+            lead_to(settings, managed.url)
             with following(site, received, configure=True) as made, managed.client() as plain:
                 until(lambda: is_dispatcher(made))
                 for number in range(3):

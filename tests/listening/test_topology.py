@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
-from contextlib import ExitStack, closing
+from contextlib import closing
+from itertools import count
 from typing import Any
 
 import pytest
@@ -20,6 +20,8 @@ from django_redis_messaging.devserver.server import EmbeddedServer, free_port
 from django_redis_messaging.services.listening import listener as listener_module
 from django_redis_messaging.services.listening.listener import dispatch_key
 
+from ..support.aliases import lead_to
+from ..support.clusters import SLOTS, Cluster
 from ..support.listeners import (
     ALL,
     NOTIFY,
@@ -30,8 +32,8 @@ from ..support.listeners import (
     listening,
     set_until_received,
 )
-from ..support.sentinels import NAME, Sentinels
-from ..support.server import change, server, until
+from ..support.sentinels import Sentinels
+from ..support.server import server, until
 
 pytestmark = [pytest.mark.timing, pytest.mark.usefixtures("keyspace_events", "short_lease")]
 
@@ -42,51 +44,36 @@ def messaging_alias(messaging_settings: Prefix) -> str:
     return conf.alias()
 
 
-@pytest.fixture
-def second() -> Iterator[EmbeddedServer]:
-    with EmbeddedServer(cluster=True, options={"port": free_port()}) as started:
-        yield started
-
-
-def use(settings: Settings, server: EmbeddedServer) -> Endpoint:
-    """Let the app's alias lead to this server."""
-    entry = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": server.url}
-    settings.CACHES = {**settings.CACHES, "own": entry}
-    return Endpoint("own")
-
-
 class TestPrimaries:
     @pytest.mark.long
     def test_listener_subscribes_to_every_primary(
-        self, second: EmbeddedServer, settings: Settings, site: str, caplog: pytest.LogCaptureFixture
+        self, settings: Settings, site: str, caplog: pytest.LogCaptureFixture
     ) -> None:
         """Including one that joins later and one that was down."""
         caplog.set_level(logging.INFO, "django_redis_messaging")
-        received, name = Received(), in_slots(site, 100)
-        with EmbeddedServer(cluster=True, options={"port": free_port()}) as first:
-            change(settings, ALIAS=use(settings, first).alias)
-            with first.client() as here, second.client() as there:
-                for one in (here, there):
-                    one.config_set(NOTIFY, ALL)
-                with following(site, received) as listener:
-                    assert listener.events is not None
-                    split(first, second)
-                    until(lambda: len(listener.events.subscriptions) == 2)
-                    until(lambda: is_dispatcher(listener))
-                    there.set(name, 1)
-                    here.set(in_slots(site, 16383, above=100), 1)
-                    until(lambda: len(received) == 2)
-                    there.connection_pool.disconnect()
-                    second.kill()
-                    until(lambda: "reconnecting" in caplog.text)
-                    second.start()
-                    there.config_set(NOTIFY, ALL)
-
-                    def received_more() -> bool:
-                        there.set(name, 2)
-                        return len(received) > 2
-
-                    until(received_more)
+        received, name = Received(), f"{site}moved"
+        with Cluster(1, later=1) as cluster:
+            lead_to(settings, cluster.url(0))
+            here, there = cluster.clients
+            for client in (here, there):
+                client.config_set(NOTIFY, ALL)
+            with following(site, received) as listener:
+                assert listener.events is not None
+                at = cluster.join()
+                cluster.migrate(key_slot(name.encode()), at)
+                until(lambda: len(listener.events.subscriptions) == 2)
+                until(lambda: is_dispatcher(listener))
+                there.set(name, 1)
+                here.set(f"{site}kept", 1)
+                until(lambda: len(received) == 2)
+                there.connection_pool.disconnect()
+                cluster.servers[at].kill()
+                until(lambda: "reconnecting" in caplog.text)
+                cluster.servers[at].start()
+                there.config_set(NOTIFY, ALL)
+                cluster.took_over(at)
+                received.clear()
+                set_until_received(there, name, received)
             clients.close()
         assert received[-1].key == name
 
@@ -108,27 +95,27 @@ class TestPrimaries:
             until(lambda: not server().exists(dispatch_key(conf.prefix(), "other")))
 
     @pytest.mark.long
-    def test_primaries_are_found_through_any_known_node(
-        self, second: EmbeddedServer, settings: Settings
-    ) -> None:
+    def test_primaries_are_found_through_any_known_node(self, settings: Settings) -> None:
         """The node of the alias is down."""
-        with EmbeddedServer(cluster=True, options={"port": free_port()}) as first:
-            split(first, second)
-            primaries = Primaries(use(settings, first))
+        with Cluster(2) as cluster:
+            primaries = Primaries(Endpoint(lead_to(settings, cluster.url(0))))
             both = primaries.discover()
             assert len(both) == 2
-            first.kill()
-            remaining = primaries.discover()
-            assert {one.id for one in remaining} == {one.id for one in both}
-            second.kill()
+            cluster.servers[0].kill()
+            assert {one.id for one in primaries.discover()} == {one.id for one in both}
+            cluster.servers[1].kill()
             with pytest.raises(RedisError):
                 primaries.discover()
 
     def test_connection_is_reused_and_an_error_turns_no_cluster_into_a_single_server(
-        self, second: EmbeddedServer, settings: Settings
+        self, settings: Settings
     ) -> None:
         """For example, an error of a node that is busy with a script is raised."""
-        with closing(Primaries(use(settings, second))) as primaries, second.client() as client:
+        with (
+            EmbeddedServer(cluster=True, options={"port": free_port()}) as node,
+            closing(Primaries(Endpoint(lead_to(settings, node.url)))) as primaries,
+            node.client() as client,
+        ):
             before = primaries.discover()
             assert before != [Primary("alone")]
             connected = connections(client)
@@ -145,7 +132,7 @@ class TestPrimaries:
 
     def test_single_server_is_queried_once(self, settings: Settings) -> None:
         with EmbeddedServer() as single, single.client() as client:
-            primaries = Primaries(use(settings, single))
+            primaries = Primaries(Endpoint(lead_to(settings, single.url)))
             assert primaries.discover() == [STANDALONE]
             before = connections(client)
             assert primaries.discover() == [STANDALONE]
@@ -169,121 +156,44 @@ def connections(client: Any) -> int:
     return int(client.info("stats")["total_connections_received"])
 
 
-def in_slots(start: str, up_to: int, *, above: int = -1) -> str:
-    return next(
-        name for number in range(10**6) if above < key_slot((name := f"{start}{number}").encode()) <= up_to
-    )
-
-
-def split(first: EmbeddedServer, second: EmbeddedServer) -> None:
-    """Join two clusters of one node: the second gets the first slots, none of which the app uses."""
-    with first.client() as here, second.client() as there:
-        there.execute_command("CLUSTER", "RESET", "HARD")
-        here.execute_command("CLUSTER", "DELSLOTS", *range(101))
-        there.execute_command("CLUSTER", "ADDSLOTS", *range(101))
-        port = there.config_get("port")["port"]
-        bus = there.config_get("cluster-port")["cluster-port"]
-        there.execute_command("CLUSTER", "SET-CONFIG-EPOCH", 7)
-        here.execute_command("CLUSTER", "MEET", "127.0.0.1", port, bus)
-        for one in (here, there):
-            until(lambda: state(one)["cluster_state"] == "ok" and state(one)["cluster_size"] == "2")  # noqa: B023
-
-
-def state(client: Any) -> dict[str, str]:
-    found: dict[str, str] = client.execute_command("CLUSTER INFO")
-    return found
-
-
-#: slots of each primary; the last one has all slots of the app
-SLOTS = [range(101), range(101, 201), range(201, 16384)]
-
-
-class Cluster:
-    """Three primaries and a replica of the first."""
-
-    def __init__(self, stack: ExitStack) -> None:
-        self.servers = [stack.enter_context(EmbeddedServer(options=options())) for _ in range(4)]
-        self.clients: list[Any] = [stack.enter_context(one.client()) for one in self.servers]
-        for number, one in enumerate(self.clients):
-            one.execute_command("CLUSTER", "SET-CONFIG-EPOCH", number + 1)
-        for one, slots in zip(self.clients, SLOTS, strict=False):
-            one.execute_command("CLUSTER", "ADDSLOTSRANGE", slots[0], slots[-1])
-        for one in self.clients[1:]:
-            ports = [one.config_get(name)[name] for name in ("port", "cluster-port")]
-            self.clients[0].execute_command("CLUSTER", "MEET", "127.0.0.1", *ports)
-        until(lambda: all(state(one)["cluster_known_nodes"] == "4" for one in self.clients))
-        first = self.clients[0].execute_command("CLUSTER MYID")
-        self.clients[3].execute_command("CLUSTER", "REPLICATE", first)
-        until(lambda: all(state(one)["cluster_state"] == "ok" for one in self.clients))
-        self.wait_until_replica(3)
-
-    def wait_until_replica(self, number: int) -> None:
-        """Wait until this server is a replica in sync."""
-        until(lambda: self.clients[number].info("replication").get("master_link_status") == "up")
-
-    def wait_until_primary(self, number: int) -> None:
-        """Wait until this server is a primary."""
-        until(lambda: self.clients[number].info("replication")["role"] == "master")
-
-
-def options() -> dict[str, str | int]:
-    return {
-        "bind": "127.0.0.1",
-        "port": free_port(),
-        "cluster-enabled": "yes",
-        "cluster-port": free_port(),
-        "cluster-node-timeout": 1000,
-        "repl-diskless-sync-delay": 0,
-        NOTIFY: ALL,
-    }
-
-
-@pytest.fixture
-def cluster(settings: Settings) -> Iterator[Cluster]:
-    with ExitStack() as stack:
-        made = Cluster(stack)
-        change(settings, ALIAS=use(settings, made.servers[2]).alias)
-        yield made
-        clients.close()
-
-
 @pytest.mark.long
-def test_listener_follows_a_cluster_failover(cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:
+def test_listener_follows_a_cluster_failover(settings: Settings, caplog: pytest.LogCaptureFixture) -> None:
     """The primary is killed, then returns as a replica and takes over by command."""
     caplog.set_level(logging.INFO, "django_redis_messaging")
-    received = Received()
-    names = (name for name in map("k{}".format, range(10**6)) if key_slot(name.encode()) in SLOTS[0])
-    with listening(key_events=[key_handler("k*", received, "set")]) as listener:
-        assert listener.events is not None
+    received, leases = Received(), key_slot(dispatch_key(conf.prefix(), "any").encode())
+    with Cluster(replicas=True) as cluster:
+        lead_to(settings, cluster.url(cluster.owner(leases)))
+        victim = cluster.another(leases)
+        names = (
+            name for name in map("k{}".format, count()) if key_slot(name.encode()) * 3 // SLOTS == victim
+        )
 
         def check_delivery(number: int, *, gone: int) -> None:
             """Each event of this server is received once from now on; `gone` primaries have been dropped."""
-
-            def received_any() -> bool:
-                cluster.clients[number].set(next(names), 1)
-                return bool(received)
-
             # until then, the replica may publish events of writes that it gets from the primary
             until(lambda: len(departures(caplog)) == gone)
             received.clear()
-            until(received_any)
-            until(lambda: len(listener.events.subscriptions) == 3 and is_dispatcher(listener))
+            set_until_received(cluster.clients[number], next(names), received)
+            until(lambda: len(subscriptions) == 3 and is_dispatcher(listener))
             last = [next(names) for _ in range(20)]
             for name in last:
                 cluster.clients[number].set(name, 1)
             until(lambda: (last[-1], "set") in received.keys)
             assert [key for key, _ in received.keys if key in last] == last
 
-        check_delivery(0, gone=0)
-        cluster.servers[0].kill()
-        cluster.wait_until_primary(3)
-        check_delivery(3, gone=1)
-        cluster.clients[0].connection_pool.disconnect()
-        cluster.servers[0].start()
-        cluster.wait_until_replica(0)
-        cluster.clients[0].execute_command("CLUSTER", "FAILOVER", "TAKEOVER")
-        cluster.wait_until_primary(0)
-        check_delivery(0, gone=2)
+        for client in cluster.clients:
+            client.config_set(NOTIFY, ALL)
+        with listening(key_events=[key_handler("k*", received, "set")]) as listener:
+            assert listener.events is not None
+            subscriptions = listener.events.subscriptions
+            check_delivery(victim, gone=0)
+            with cluster.killed(victim) as replica:
+                cluster.took_over(replica)
+                check_delivery(replica, gone=1)
+            cluster.clients[victim].config_set(NOTIFY, ALL)
+            assert cluster.fail_over(replica) == victim
+            check_delivery(victim, gone=2)
+        clients.close()
 
 
 def departures(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -298,16 +208,7 @@ def test_listener_follows_a_sentinel_failover(cause: str, settings: Settings) ->
     with Sentinels() as pair:
         for client in pair.clients:
             client.config_set(NOTIFY, ALL)
-        settings.CACHES = {
-            **settings.CACHES,
-            "watched": {
-                "BACKEND": "django_redis.cache.RedisCache",
-                # django-redis caches its pools by URL: the client name makes this URL unique
-                "LOCATION": f"redis://{NAME}/0?client_name={cause}",
-                "OPTIONS": pair.options,
-            },
-        }
-        change(settings, ALIAS="watched")
+        lead_to(settings, pair.url, options=pair.options)
         with listening({"order": fired}, [key_handler("k*", received, "set")]):
             Expiry("order").start("17", 1)
             getattr(pair, cause)()

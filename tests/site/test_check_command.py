@@ -28,17 +28,13 @@ from django_redis_messaging.services.expiries.timers import TIMERS
 from django_redis_messaging.services.jobs.engine import HEARTBEAT_TIMEOUT
 from django_redis_messaging.services.jobs.keys import JobKeys
 from django_redis_messaging.tasks import periodic
-from django_redis_messaging.tasks.compat import BaseTaskBackend
 from django_redis_messaging.tasks.schedules import periodic_tasks
 from tests.support.engines import timers
 from tests.support.listeners import listening
 from tests.support.processes import PATIENCE, commands
 from tests.support.server import all_keys, change, server, server_ms, until
-from tests.support.workers import at_work, engine, keys, liveness
+from tests.support.workers import DUMMY, at_work, engine, keys, liveness
 from tests.tasks import jobs
-
-#: a backend of Django or of the backport, not of this package
-DUMMY = BaseTaskBackend.__module__.replace(".base", ".dummy.DummyBackend")
 
 
 @pytest.fixture

@@ -1,7 +1,8 @@
-"""The system checks: each message has an ID and a hint."""
+"""The settings, and the system checks: each message has an ID and a hint."""
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,7 +17,7 @@ from django.middleware.csrf import CsrfViewMiddleware
 from django.test import override_settings
 from django_redis.cache import RedisCache
 
-from django_redis_messaging import checks, conf
+from django_redis_messaging import ConfigurationError, checks, conf
 from django_redis_messaging.checks import servers as server_checks
 from django_redis_messaging.checks import settings as deployment
 from django_redis_messaging.checks.servers import Server
@@ -42,7 +43,7 @@ def site(messaging: object = None, caches: dict[str, Any] | None = None) -> Iter
 
 
 def found(*, deploy: bool = False) -> list[CheckMessage]:
-    """The messages, but what only describes the servers: see core/test_topology_check.py."""
+    """The messages, but what only describes the servers: see core/test_aliases.py."""
     messages = run_checks(tags=[checks.TAG], include_deployment_checks=deploy)
     return [message for message in messages if message.id != "messaging.I001"]
 
@@ -55,6 +56,58 @@ def only(*, deploy: bool = False) -> CheckMessage:
     [message] = found(deploy=deploy)
     assert message.hint, "each message needs a hint"
     return message
+
+
+class TestValues:
+    """The values that the app uses."""
+
+    def test_defaults_need_no_setting(self) -> None:
+        with override_settings(REDIS_MESSAGING={}):
+            del settings.REDIS_MESSAGING  # type: ignore[misc]
+            assert conf.configured() == {}
+            assert conf.current() == conf.Settings()
+
+    def test_given_values_replace_the_defaults_and_take_effect_at_once(self) -> None:
+        with override_settings(REDIS_MESSAGING={"SEND_RATE": 1}):
+            assert conf.current() == conf.Settings(SEND_RATE=1)
+            with override_settings(REDIS_MESSAGING={"SEND_RATE": 2, "CHAT_MAX_LENGHT": 7}):  # an unknown key
+                assert conf.current() == conf.Settings(SEND_RATE=2)
+            assert conf.current().SEND_RATE == 1
+
+    @pytest.mark.parametrize("given", [None, [], "messaging"])
+    def test_only_a_dict_is_accepted(self, given: object) -> None:
+        with (
+            override_settings(REDIS_MESSAGING=given),
+            pytest.raises(ConfigurationError, match="REDIS_MESSAGING must be a dict"),
+        ):
+            conf.current()
+
+    @pytest.mark.parametrize(
+        ("alias", "caches", "expected"),
+        [
+            ({}, ("default", "messaging"), "messaging"),
+            ({}, ("default",), "default"),
+            ({"ALIAS": "chats"}, ("default",), "chats"),
+        ],
+    )
+    def test_alias(self, alias: dict[str, str], caches: tuple[str, ...], expected: str) -> None:
+        with override_settings(REDIS_MESSAGING=alias, CACHES=dict.fromkeys(caches, redis())):
+            assert conf.alias() == expected
+
+    def test_prefix_callable_is_called_each_time(self, own_prefix: str) -> None:
+        tenants = iter("ab")
+        with override_settings(REDIS_MESSAGING={"PREFIX": lambda: next(tenants)}):
+            assert [conf.prefix(), conf.prefix()] == [f"{own_prefix}:a", f"{own_prefix}:b"]
+
+    def test_every_setting_has_a_comment(self) -> None:
+        """conf.py is the reference of the settings."""
+        source = Path(str(conf.__file__)).read_text(encoding="utf-8")
+        for field in dataclasses.fields(conf.Settings):
+            assert re.search(rf"#: .+\n    {field.name}: ", source), field.name
+
+    def test_settings_are_immutable(self) -> None:
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            conf.current().SEND_RATE = 5  # type: ignore[misc]
 
 
 def test_valid_site_has_no_messages() -> None:

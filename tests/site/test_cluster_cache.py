@@ -18,12 +18,15 @@ from redis.retry import Retry
 from django_redis_messaging import Chat, Unavailable
 from django_redis_messaging.core import clients
 from django_redis_messaging.devserver.server import free_port
+from tests.support.aliases import entry, leading_to
 from tests.support.clusters import Cluster, until
 
 pytestmark = pytest.mark.timing
 
-FACTORY = "django_redis_messaging.cluster.ClusterConnectionFactory"
-CLIENT = "django_redis_messaging.cluster.ClusterClient"
+CLUSTER = {
+    "CLIENT_CLASS": "django_redis_messaging.cluster.ClusterClient",
+    "CONNECTION_FACTORY": "django_redis_messaging.cluster.ClusterConnectionFactory",
+}
 #: of all primaries
 VALUES = {f"key-{number}": {"number": number} for number in range(30)}
 
@@ -37,11 +40,10 @@ def cluster() -> Iterator[Cluster]:
 @contextmanager
 def site(location: object, prefix: str = "site", **options: Any) -> Iterator[Any]:
     """The cache "default" of a site, while "messaging" has the same location."""
-    entry = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": location}
-    options = {"CLIENT_CLASS": CLIENT, "CONNECTION_FACTORY": FACTORY, **options}
-    default = {**entry, "KEY_PREFIX": prefix, "OPTIONS": options}
+    messaging = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": location}
+    default = {**messaging, "KEY_PREFIX": prefix, "OPTIONS": {**CLUSTER, **options}}
     clients.close()
-    with override_settings(CACHES={"default": default, "messaging": entry}):
+    with override_settings(CACHES={"default": default, "messaging": messaging}):
         yield caches["default"]
         clients.close()
 
@@ -186,18 +188,11 @@ def test_nodes_that_stop_later() -> None:
 
 
 def test_the_alias_of_messaging_may_use_it(cluster: Cluster) -> None:
-    entry = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": [cluster.url(0), cluster.url(1)]}
-    options = {"CLIENT_CLASS": CLIENT, "CONNECTION_FACTORY": FACTORY}
-    clients.close()
-    with override_settings(CACHES={"default": entry, "messaging": {**entry, "OPTIONS": options}}):
+    with leading_to(entry(cluster.url(0), **CLUSTER)):
         chats = [Chat.create("ann", ["bob"]) for _ in VALUES]
         assert [chat.send("ann", "hi").id for chat in chats] == [1] * 30
-        clients.close()
-    nowhere = {**entry, "LOCATION": f"redis://127.0.0.1:{free_port()}", "OPTIONS": options}
-    with override_settings(CACHES={"default": nowhere, "messaging": nowhere}):
-        with pytest.raises(Unavailable):
-            Chat.create("ann", ["bob"])
-        clients.close()
+    with leading_to(entry(f"redis://127.0.0.1:{free_port()}", **CLUSTER)), pytest.raises(Unavailable):
+        Chat.create("ann", ["bob"])
 
 
 @pytest.mark.parametrize(

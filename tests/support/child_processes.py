@@ -43,11 +43,12 @@ class Received:
             self.repeated.append(message.id)
 
 
-def enter(stage: Stage, barrier: Barrier) -> None:
-    """Configure Django in this process."""
+def enter(stage: Stage, barrier: Barrier | None = None) -> None:
+    """Configure Django in this process; `barrier`: where functions of several processes meet."""
     entry = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": stage.url}
     settings.configure(CACHES={"default": entry, "messaging": entry}, REDIS_MESSAGING=stage.messaging)
-    _barriers.append(barrier)
+    if barrier:
+        _barriers.append(barrier)
 
 
 def serve(stage: Stage, log: str, **more: Any) -> None:
@@ -151,7 +152,6 @@ def send_through_failures(chat_id: str, user: str, count: int) -> dict[str, list
 
 def fetch_and_hang(stage: Stage, user: str, connection: Any) -> None:
     """Fetch messages, send their IDs to the parent and never acknowledge them."""
-    entry = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": stage.url}
-    settings.configure(CACHES={"default": entry, "messaging": entry}, REDIS_MESSAGING=stage.messaging)
+    enter(stage)
     connection.send([message.id for pending in Inbox(user).pending() for message in pending.messages])
     connection.recv()

@@ -39,17 +39,6 @@ processes = multiprocessing.get_context("forkserver")
 processes.set_forkserver_preload(["__main__", "tests.support.child_processes"])
 
 
-@contextmanager
-def leading_to(url: str, prefix: str) -> Iterator[None]:
-    """Let the alias lead to these servers during the block; operations are retried for PATIENCE."""
-    entry = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": url}
-    messaging = {"PREFIX": prefix, "COMMAND_DEADLINE": PATIENCE}
-    clients.close()
-    with override_settings(CACHES={"default": entry, "messaging": entry}, REDIS_MESSAGING=messaging):
-        yield
-        clients.close()
-
-
 class Connect(Protocol):
     """Point the app's alias to a server."""
 

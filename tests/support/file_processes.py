@@ -6,15 +6,12 @@ import gzip
 import hashlib
 import random
 import sys
-import threading
 import time
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from django_redis_messaging import Aggregator
-from django_redis_messaging.errors import FileCorrupt, LeaseLost
-from django_redis_messaging.services.files import FileChannel
+from django_redis_messaging import Aggregator, FileChannel, FileCorrupt, LeaseLost
 
 from . import child_processes
 
@@ -28,7 +25,7 @@ def publish(
     limit: int,
 ) -> None:
     """Publish all files of a folder, and wait until the consumers have acked them."""
-    child_processes.enter(stage, threading.Barrier(1))
+    child_processes.enter(stage)
     FileChannel(channel).publish(folder, consumers=consumers, max_bytes=limit, final=True, lease=lease)
 
 
@@ -37,7 +34,7 @@ def consume(
 ) -> None:
     """Append id, name and SHA-256 of each file to a log, before the ack; then 'end'. `work`: seconds that a
     block takes; `count`: also count the requests by day and address."""
-    child_processes.enter(stage, threading.Barrier(1))
+    child_processes.enter(stage)
     counter = Aggregator(channel)
     with open(log, "a", buffering=1) as lines:
         try:

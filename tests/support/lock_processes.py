@@ -6,7 +6,6 @@ import itertools
 import os
 import random
 import signal
-import threading
 import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -69,7 +68,7 @@ def write_late(url: str, prefix: str) -> int:
 
 def wait_for(stage: child_processes.Stage, name: str) -> None:
     """Join the waiting list, then hold the lock until killed."""
-    child_processes.enter(stage, threading.Barrier(1))
+    child_processes.enter(stage)
     Lock(name, timeout=1000).acquire()
     signal.pause()
 
@@ -80,7 +79,7 @@ SHORT_LEASE = 0.5
 
 def work_until_killed(stage: child_processes.Stage, renew: bool, mistake: Plant | None) -> None:
     """Acquire, hold and release a lock again and again, and list the fence of each acquire."""
-    child_processes.enter(stage, threading.Barrier(1))
+    child_processes.enter(stage)
     if mistake:
         from pytest import MonkeyPatch  # not at the top: it takes long to import
 

@@ -13,10 +13,7 @@ import subprocess
 from types import TracebackType
 from typing import Any, Self
 
-from redis.backoff import NoBackoff
-from redis.retry import Retry
-
-from django_redis_messaging.devserver.server import EmbeddedServer, free_port
+from django_redis_messaging.devserver.server import EmbeddedServer
 from tests.support.clusters import Cluster
 from tests.support.sentinels import Sentinel, Sentinels
 
@@ -139,6 +136,7 @@ class PartitionedSentinels(Sentinels):
     def __init__(self, network: Network) -> None:
         super().__init__(3, replicas=2)
         self._network = network
+        self.address = network.near
 
     @property
     def options(self) -> dict[str, Any]:
@@ -156,17 +154,6 @@ class PartitionedSentinels(Sentinels):
         if at == 0:
             return EmbeddedServer(options=options | {"bind": self._network.near})
         return FarServer(self._network, options | {"bind": self._network.far})
-
-    def _begin(self) -> None:
-        self._ports = [free_port() for _ in range(3)]
-        self.servers = [self._stack.enter_context(self._server(port)) for port in self._ports]
-        again: Any = {"retry": Retry(NoBackoff(), 3)}  # a Sentinel that demotes a server closes connections
-        self.clients = [self._stack.enter_context(one.client(**again)) for one in self.servers]
-        for at in (1, 2):
-            self.clients[at].replicaof(self._network.near, self._ports[0])
-        for _ in range(3):
-            self._start_sentinel()
-        self._settled()
 
     def _start_sentinel(self) -> None:
         sentinel = SideSentinel(self._network, self._ports[0], near=not self.sentinels)

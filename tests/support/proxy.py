@@ -71,10 +71,10 @@ class LossyProxy:
         passed = itertools.count()
         self._lose, self.hangs_up = lambda: next(passed) == replies, True
 
-    def lose_some(self, share: float, *, seed: int = 0, hang_up: bool = True) -> None:
+    def lose_some(self, share: float) -> None:
         """Lose this share of the replies, at random."""
-        chance = random.Random(seed)
-        self._lose, self.hangs_up = lambda: chance.random() < share, hang_up
+        chance = random.Random(0)
+        self._lose, self.hangs_up = lambda: chance.random() < share, True
 
     def reset_next(self, requests: int = 1) -> None:
         """Don't read this many requests: a connection closed with something unread is reset."""

@@ -20,6 +20,7 @@ from django_redis_messaging.services.jobs.keys import JobKeys
 from tests.support.clusters import NODE_TIMEOUT, PATIENCE, Cluster, until
 from tests.support.sentinels import DOWN_AFTER, NAME, Sentinels
 
+from .aliases import entry
 from .partitions import Network
 
 #: settings of the app: jobs that were lost several times are not buried
@@ -228,12 +229,6 @@ class SentinelShard(Shard):
     def accepts_writes(self) -> bool:
         """Whether it has a replica, as min-replicas-to-write demands."""
         return int(self.role(self.primary)["min_slaves_good_slaves"]) > 0
-
-
-def entry(location: str, **options: Any) -> dict[str, Any]:
-    """A CACHES entry. django-redis caches its pools by URL: the client name makes this URL unique."""
-    url = f"{location}&client_name={uuid.uuid4().hex}"
-    return {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": url, "OPTIONS": options}
 
 
 @contextmanager

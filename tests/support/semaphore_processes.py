@@ -9,7 +9,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
-from threading import Barrier
 
 import redis
 
@@ -47,7 +46,7 @@ class Room:
 
 def work(stage: Stage, directory: str, seed: int) -> None:
     """Enter and leave the room under the semaphore until killed."""
-    enter(stage, Barrier(1))
+    enter(stage)
     room, chance, client = Room(directory), random.Random(seed), redis.Redis.from_url(stage.url)
     semaphore, prefix = Semaphore("room", LIMIT, timeout=LEASE, blocking=True), conf.prefix()
     while True:
@@ -58,12 +57,12 @@ def work(stage: Stage, directory: str, seed: int) -> None:
 
 def hold(stage: Stage, lease: float, connection: Connection) -> None:
     """Acquire a permit and keep it."""
-    enter(stage, Barrier(1))
+    enter(stage)
     connection.send(Semaphore("room", 1, timeout=lease).acquire())
     connection.recv()
 
 
 def wait(stage: Stage) -> None:
     """Wait for a permit."""
-    enter(stage, Barrier(1))
+    enter(stage)
     Semaphore("room", 1).acquire(blocking=True)

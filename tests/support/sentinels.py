@@ -24,15 +24,13 @@ PERIODS = {"INFO-PERIOD": 100, "PING-PERIOD": 300, "ASK-PERIOD": 100, "PUBLISH-P
 class Sentinel(EmbeddedServer):
     """The server's program as a Sentinel, which needs a writable configuration file."""
 
-    def __init__(
-        self, primary: int, *, quorum: int = 1, down_after: int = DOWN_AFTER, program: str | None = None
-    ) -> None:
+    def __init__(self, primary: int, *, quorum: int = 1, down_after: int = DOWN_AFTER) -> None:
         super().__init__()
         self.port = free_port()
         self._primary = primary
         self._quorum = quorum
         self._down_after = down_after
-        self._path = program or find_program()
+        self._path = find_program()
 
     def start(self) -> None:
         super().start()
@@ -61,6 +59,9 @@ class Sentinel(EmbeddedServer):
 class Pair(Servers):
     """Two servers, 0 and 1, or more: 0 is the first primary, and the others are its replicas."""
 
+    #: where these reach it
+    address = "127.0.0.1"
+
     def __init__(self, *, replicas: int = 1, program: str | None = None) -> None:
         super().__init__()
         self._replicas = replicas
@@ -88,7 +89,7 @@ class Pair(Servers):
         self.clients: list[Any] = [self._stack.enter_context(one.client(**again)) for one in self.servers]
         replicas = range(1, 1 + self._replicas)
         for at in replicas:
-            self.clients[at].replicaof("127.0.0.1", self._ports[0])
+            self.clients[at].replicaof(self.address, self._ports[0])
         until(lambda: all(self.follows(at) for at in replicas))
 
     def _server(self, port: int) -> EmbeddedServer:
@@ -103,10 +104,8 @@ class Sentinels(Pair):
     The first Sentinel must run. Others, and replicas, may be frozen or killed through their EmbeddedServer.
     """
 
-    def __init__(
-        self, number: int = 1, *, replicas: int = 1, down_after: int = DOWN_AFTER, program: str | None = None
-    ) -> None:
-        super().__init__(replicas=replicas, program=program)
+    def __init__(self, number: int = 1, *, replicas: int = 1, down_after: int = DOWN_AFTER) -> None:
+        super().__init__(replicas=replicas)
         self._number = number
         self._down_after = down_after
         self.sentinels: list[Sentinel] = []
@@ -147,23 +146,6 @@ class Sentinels(Pair):
         self.servers[at].kill()
         return at
 
-    def freeze(self) -> int:
-        """Freeze the primary once all live replicas are in sync; returns its number."""
-        at = self._settled()
-        self.servers[at].freeze()
-        return at
-
-    def thaw(self, at: int) -> None:
-        """Resume a frozen server, and wait until it is a replica in sync."""
-        self.servers[at].thaw()
-        until(lambda: self.follows(at))
-
-    def restart(self, at: int) -> None:
-        """Start a killed server, and wait until it is a replica in sync. Sentinels demote it after it has
-        been a second primary for a moment."""
-        self.servers[at].start()
-        until(lambda: self.follows(at))
-
     def order(self) -> None:
         """Start a failover to a replica; returns before it is complete."""
         self._settled()
@@ -181,9 +163,8 @@ class Sentinels(Pair):
         self._settled()
 
     def _start_sentinel(self) -> None:
-        sentinel = Sentinel(
-            self._ports[0], quorum=self._number // 2 + 1, down_after=self._down_after, program=self._program
-        )
+        quorum = self._number // 2 + 1
+        sentinel = Sentinel(self._ports[0], quorum=quorum, down_after=self._down_after)
         self.sentinels.append(self._stack.enter_context(sentinel))
         self.controls.append(self._stack.enter_context(sentinel.client()))
 

@@ -12,9 +12,10 @@ from typing import Protocol
 
 from redis.crc import key_slot
 
+from .aliases import entry
 from .clusters import NODE_TIMEOUT, PATIENCE, SLOTS, Cluster
 from .partitions import Network, PartitionedCluster, PartitionedSentinels
-from .replicated_primary import ClusterShard, SentinelShard, Shard, connected, entry
+from .replicated_primary import ClusterShard, SentinelShard, Shard, connected
 from .sentinels import Sentinels
 from .services import FAILING, SHARED, STORIES, Chats, Timers, blocking
 from .topologies import Servers

@@ -68,6 +68,8 @@ T = TypeVar("T")
 Call = Callable[..., Awaitable[Any]]
 #: the whole use of a service; the second argument is the name of the caller
 Story = Callable[[Call, str], Awaitable[None]]
+#: a page, ids and contents of its items, and whether the reader was told about a loss
+Read = tuple[Any, list[tuple[int, str]], bool]
 #: the names of the resources of a kind, given the key of a resource: one for each primary
 Spread = Callable[[Callable[[str], str]], list[str]]
 #: the errors that a fault may cause
@@ -264,10 +266,8 @@ class Feed(Shared):
         """Send an item; returns its id."""
         raise NotImplementedError
 
-    async def read(
-        self, call: Call, name: str, cursor: str | None
-    ) -> tuple[Any, list[tuple[int, str]], bool]:
-        """A page, ids and contents of its items, and whether the reader was told about a loss."""
+    async def read(self, call: Call, name: str, cursor: str | None) -> Read:
+        """Read the items after a cursor."""
         raise NotImplementedError
 
 
@@ -296,9 +296,7 @@ class Chats(Feed):
         sent = await call(Chat(name, using=self.using), "send", "ann", item, request_id=request_id)
         return int(sent.id)
 
-    async def read(
-        self, call: Call, name: str, cursor: str | None
-    ) -> tuple[Any, list[tuple[int, str]], bool]:
+    async def read(self, call: Call, name: str, cursor: str | None) -> Read:
         page = await call(Chat(name, using=self.using), "history", "cat", after=cursor or 0, limit=LIMIT)
         return page, [(message.id, message.body) for message in page.messages], page.reset
 
@@ -372,9 +370,7 @@ class Mailboxes(Feed):
     async def send(self, call: Call, name: str, item: str, request_id: str) -> int:
         return int((await call(Mailbox(name, using=self.using), "send", item, request_id=request_id)).id)
 
-    async def read(
-        self, call: Call, name: str, cursor: str | None
-    ) -> tuple[Any, list[tuple[int, str]], bool]:
+    async def read(self, call: Call, name: str, cursor: str | None) -> Read:
         page = await call(Mailbox(name, using=self.using), "fetch", after=cursor, limit=LIMIT)
         if page.gap:
             self.violations.append(f"{name}: a gap of {page.gap}")
@@ -425,9 +421,7 @@ class Broadcasts(Feed):
     async def send(self, call: Call, name: str, item: str, request_id: str) -> int:
         return int((await call(Broadcast(name, using=self.using), "publish", item, request_id=request_id)).id)
 
-    async def read(
-        self, call: Call, name: str, cursor: str | None
-    ) -> tuple[Any, list[tuple[int, str]], bool]:
+    async def read(self, call: Call, name: str, cursor: str | None) -> Read:
         batch = await call(Broadcast(name, using=self.using), "fetch", cursor, limit=LIMIT)
         return batch, [(event.id, event.payload) for event in batch.events], batch.missed
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 
@@ -45,3 +46,18 @@ def deep_group() -> Exception:
     for _ in range(3000):
         error = ExceptionGroup("g", [error])
     return error
+
+
+#: make them
+UNUSUAL: list[Callable[[], BaseException]] = [
+    lambda: SyntaxError("x", ("f", 1, 1, 12345)),
+    lambda: SyntaxError("x", ("f", 1, "a", "text")),
+    lambda: type("Moved", (Exception,), {"__module__": 3})("x"),
+    lambda: TextExits("x"),
+    lambda: AttributesExit("x"),
+    lambda: Nameless("x"),
+    with_notes,
+    deep_group,
+    lambda: SystemExit(4),
+    lambda: GeneratorExit(),
+]

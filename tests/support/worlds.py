@@ -48,7 +48,7 @@ UNIX_SOCKET = {
 #: tests that need a single server, with the reason
 ONE_SERVER = {
     "test_original_flags_deliver_no_expiry": _ORDER,
-    "test_all_events_by_default": _ORDER,
+    "test_each_handler_receives_its_events": _ORDER,
     "test_second_stop_waits_for_no_handler": _ORDER,
     "test_slow_handlers_lose_events_above_the_limit": _ORDER,
     "test_hanging_handler_lets_another_listener_take_over": _ORDER,

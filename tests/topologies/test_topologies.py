@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import count
 from pathlib import Path
+from ssl import CERT_NONE
 from typing import Any
 
 import pytest
@@ -22,9 +22,11 @@ from django_redis_messaging.devserver.server import EmbeddedServer, free_port
 from django_redis_messaging.services.users.keys import UserKeys
 from django_redis_messaging.testing import close_connections
 from tests.conftest import Call
-from tests.core.conftest import count as count_of
+from tests.core.conftest import at_once, count
 from tests.support.certificates import Authority
 
+from ..support.aliases import entry
+from ..support.server import change
 from ..support.services import ALONE, SHARED, STORIES, Shared, Story
 from ..support.topologies import TOPOLOGIES, Servers, Topology
 
@@ -35,8 +37,6 @@ ALIAS, REFUSED = "topology", "refused"
 ITEMS = 3
 only = pytest.mark.parametrize("topology", ["redis-tls", "primaries-tls"], indirect=True)
 limited = pytest.mark.parametrize("topology", ["redis-acl", "primaries-acl"], indirect=True)
-#: django-redis keeps its pools by URL: a client name makes a separate pool
-_numbers = count()
 
 
 @pytest.fixture(scope="session", params=TOPOLOGIES)
@@ -115,7 +115,7 @@ def discoveries(topology: Topology) -> tuple[int, int]:
 
 def in_full(client: Any) -> tuple[int, int]:
     """How many scripts a server did not know, and how many were sent to it in full."""
-    return count_of(client, "errorstats", "NOSCRIPT"), count_of(client, "commandstats", "eval")
+    return count(client, "errorstats", "NOSCRIPT"), count(client, "commandstats", "eval")
 
 
 class TestCertificates:
@@ -129,10 +129,13 @@ class TestCertificates:
         self, call: Call, topology: Topology, settings: Settings, other: Authority
     ) -> None:
         """Neither by default nor if the site trusts another one."""
+        ann, url = RecentContacts("ann", using=REFUSED), topology.entry["LOCATION"]
         for options in ({}, {"ssl_ca_certs": other.certificate}):
-            use(settings, topology.entry["LOCATION"], **options)
-            with pytest.raises(ConfigurationError, match="not trusted"):
-                await call(RecentContacts("ann", using=REFUSED), "touch", "bob")
+            use(settings, url, deadline=60, **options)
+            with at_once(), pytest.raises(ConfigurationError, match=r"not trusted: .* Check ssl_ca_certs"):
+                await call(ann, "touch", "bob")
+        use(settings, url, ssl_cert_reqs=CERT_NONE)
+        await call(ann, "touch", "bob")
 
     @pytest.mark.parametrize("topology", ["redis-tls"], indirect=True)
     async def test_another_address(self, call: Call, settings: Settings, other: Authority) -> None:
@@ -167,15 +170,10 @@ async def test_the_user_may_not_leave_the_prefix(call: Call, topology: Topology)
             clients.execute(ALIAS, Command(*words))
 
 
-def use(settings: Settings, location: str, **options: Any) -> None:
-    """Let the alias REFUSED lead to this URL; the deadline is short."""
-    entry = {
-        "BACKEND": "django_redis.cache.RedisCache",
-        "LOCATION": f"{location}?client_name=test-{next(_numbers)}",
-        "OPTIONS": {"CONNECTION_POOL_KWARGS": options},
-    }
-    settings.CACHES = {**settings.CACHES, REFUSED: entry}
-    settings.REDIS_MESSAGING = {**settings.REDIS_MESSAGING, "COMMAND_DEADLINE": 0.3}
+def use(settings: Settings, location: str, *, deadline: float = 0.3, **options: Any) -> None:
+    """Let the alias REFUSED lead to this URL."""
+    settings.CACHES = {**settings.CACHES, REFUSED: entry(location, CONNECTION_POOL_KWARGS=options)}
+    change(settings, COMMAND_DEADLINE=deadline)
 
 
 @contextmanager
