@@ -32,6 +32,8 @@ SITE = ROOT / "tests" / "site" / "project"
 MANAGE = ("manage.py", "test", "--noinput", "site_tests")
 #: without those that start a process of each kind
 FEWER = (*MANAGE[:-1], *(f"site_tests.{name}" for name in ("Sequences", "Settings", "Isolated")))
+#: the same for pytest
+FEW = "not FirstIsAProcess and not Pages and not Live"
 PYTEST = ("-m", "pytest", "-p", "no:playwright", "-p", "no:cacheprovider", "-q")
 #: of a project without Django
 PLAIN = ("-p", "no:playwright", "-p", "no:django", "-p", "no:asyncio", "-c", os.devnull, "--confcutdir", ".")
@@ -133,8 +135,8 @@ class TestPrivateServer:
         self, run_while_down: Call, tmp_path: Path
     ) -> None:
         servers = tmp_path / "servers"
-        files = ("site_tests.py", "collecting.py")
-        assert "passed" in run_while_down(*PYTEST, "-n", "2", *files, SERVERS=str(servers))
+        words = (*PYTEST, "-n", "2", "site_tests.py", "collecting.py", "-k", "not Pages and not Live")
+        assert "passed" in run_while_down(*words, SERVERS=str(servers))
         assert len(set(servers.read_text(encoding="utf-8").split())) == 2
 
     def test_no_change_of_the_settings_leads_to_the_server_of_the_site(self, run: Call) -> None:
@@ -172,7 +174,7 @@ class TestConfiguredServer:
         [
             (FEWER, {"TEST_SERVER": "configured"}),
             ((*MANAGE, "--parallel", "2"), {"TEST_SERVER": "configured"}),
-            ((*PYTEST, "-n", "2", "-o", CONFIGURED, "site_tests.py", "fixture_tests.py"), {}),
+            ((*PYTEST, "-n", "2", "-o", CONFIGURED, "fixture_tests.py", "site_tests.py", "-k", FEW), {}),
         ],
         ids=["serial", "parallel", "xdist"],
     )

@@ -35,6 +35,10 @@ pytestmark = pytest.mark.topologies
 ALIAS, REFUSED = "topology", "refused"
 #: items of each resource
 ITEMS = 3
+#: test_permissions.py runs the same on a single server with the ACL line, without rules for other features
+services = pytest.mark.parametrize(
+    "topology", [one for one in TOPOLOGIES if one != "redis-acl"], indirect=True
+)
 only = pytest.mark.parametrize("topology", ["redis-tls", "primaries-tls"], indirect=True)
 limited = pytest.mark.parametrize("topology", ["redis-acl", "primaries-acl"], indirect=True)
 
@@ -56,11 +60,13 @@ def messaging_alias(topology: Topology, settings: Settings) -> str:
     return conf.alias()
 
 
+@services
 @pytest.mark.parametrize("story", [*STORIES, *ALONE], ids=lambda story: story.__qualname__)
 async def test_a_caller(story: Story, call: Call) -> None:
     await story(call, "me")
 
 
+@services
 @pytest.mark.parametrize("service", SHARED, ids=lambda service: service.__name__)
 async def test_shared_resources(service: type[Shared], call: Call) -> None:
     shared = service(lambda key: ["one", "two"])
