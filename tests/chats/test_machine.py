@@ -267,14 +267,19 @@ class ChatMachine(Machine):
     @invariant()
     def chats_equal_the_model(self) -> None:
         touched, self.touched = self.touched, set()
-        for chat_id in touched & self.model.chats.keys():
-            self.compare_chat(chat_id, self.model.chats[chat_id])
+        chats = {chat_id: self.model.chats[chat_id] for chat_id in touched & self.model.chats.keys()}
+        for chat_id, chat in chats.items():
+            self.compare_chat(chat_id, chat)
+        for user in sorted({user for chat in chats.values() for user in chat.members}):
+            self.compare_list(user)
 
     @invariant()
     def indexes_contain_all_memberships(self) -> None:
         if hasattr(self, "model"):
+            pipeline = self.client.pipeline(transaction=False)
             for user in USERS:
-                listed = self.client.hkeys(index(self.named(user)))
+                pipeline.hkeys(index(self.named(user)))
+            for user, listed in zip(USERS, pipeline.execute(), strict=True):
                 assert {self.unnamed(chat.decode()) for chat in listed} == self.model.lists[user].keys()
 
     def read_to_the_end(self) -> None:
@@ -440,7 +445,6 @@ class ChatMachine(Machine):
         for user in chat.members:
             page = self.chat(chat_id).history(self.named(user), limit=1000)
             self.compare_page(chat_id, self.model.before(chat_id, user, None, 1000), page)
-            self.compare_list(user)
 
     # Names
 
