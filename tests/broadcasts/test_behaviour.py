@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
@@ -25,6 +24,7 @@ from django_redis_messaging import (
 from django_redis_messaging.core import clients
 from django_redis_messaging.services.broadcasts import broadcast
 
+from ..support.leases import blocked
 from ..support.server import all_keys, change, reply_to, server, server_ms, snapshot, steps, until
 
 
@@ -122,21 +122,6 @@ class TestEvents:
         assert found == list(range(120))
         assert batches >= 2
 
-    def test_many_publishers_at_once(self, channel: Broadcast) -> None:
-        start = channel.cursor()
-
-        def publish(who: int) -> None:
-            for number in range(40):
-                channel.publish([who, number])
-            clients.close()
-
-        with ThreadPoolExecutor(4) as pool:
-            list(pool.map(publish, range(4)))
-        events = channel.fetch(start).events
-        assert [event.id for event in events] == list(range(1, 161))
-        for who in range(4):
-            assert [event.payload[1] for event in events if event.payload[0] == who] == list(range(40))
-
     async def test_the_async_versions_do_the_same(self, channel: Broadcast) -> None:
         start = await channel.acursor()
         event = await channel.apublish("x")
@@ -158,16 +143,6 @@ class TestEvents:
         assert channel.publish("other", request_id="r").id == first.id
         assert payloads(channel.fetch()) == ["after"] * 2
         assert payloads(Broadcast("other").fetch()) == ["x"]
-
-
-@contextmanager
-def rolled_back() -> Iterator[None]:
-    """Undo all changes of the block at its end: restore all keys."""
-    before = snapshot()
-    yield
-    server().delete(*all_keys())
-    for key, dump in before.items():
-        server().restore(key, 0, dump)
 
 
 class TestMissed:
@@ -206,17 +181,6 @@ class TestMissed:
         assert seen(second) == ([4, 5], True)
         assert not channel.fetch(second.cursor).missed
 
-    def test_a_deleted_channel(self, channel: Broadcast) -> None:
-        for cursor in (channel.cursor(), channel.publish("x").cursor):
-            server().delete(*all_keys())
-            batch = channel.fetch(cursor)
-            assert seen(batch) == ([], True)
-            channel.publish("y")
-            assert seen(channel.fetch(batch.cursor)) == (["y"], False)
-            server().delete(*all_keys())
-            published(channel, "y", "z")
-            assert seen(channel.fetch(cursor)) == (["y", "z"], True)
-
     def test_a_lost_head_removes_the_buckets(self, channel: Broadcast) -> None:
         """Ids begin with 1 again, so the remaining events of the earlier channel must not be read as new
         ones."""
@@ -230,19 +194,6 @@ class TestMissed:
         assert channel.publish("new").id == 1
         assert payloads(channel.fetch(newcomer)) == ["new"]
         assert seen(channel.fetch(cursor)) == (["new"], True)
-
-    @pytest.mark.parametrize("others", [0, 1, 2, 5])
-    def test_a_reader_ahead_of_a_restored_channel(self, others: int, channel: Broadcast) -> None:
-        """A restarted server or a promoted replica has lost the latest events. All readers are told once."""
-        behind = channel.publish(1).cursor
-        with rolled_back():
-            ahead = published(channel, "lost", "lost too")[1].cursor
-        published(channel, *range(2, 2 + others))
-        batch = channel.fetch(ahead)
-        assert seen(batch) == (list(range(1, 2 + others)), True)
-        channel.publish("new")
-        assert seen(channel.fetch(batch.cursor)) == (["new"], False)
-        assert channel.fetch(behind).missed, "another reader has detected the loss"
 
 
 class TestLimits:
@@ -363,10 +314,6 @@ class TestClocks:
         assert second.published_at.timestamp() * 1_000_000 >= ahead
         assert payloads(channel.fetch()) == [1, 2]
         assert payloads(channel.fetch(second.cursor)) == []
-
-
-def blocked() -> int:
-    return int(server().info("clients")["blocked_clients"])
 
 
 @pytest.mark.timing

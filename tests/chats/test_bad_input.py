@@ -211,16 +211,6 @@ class TestArguments:
         for name, operation in LIMITS.items():
             refused(ValueError if type(bad) is int else TypeError, "limit", name, operation, chat, bad)
 
-    async def test_async(self, chat: Chat) -> None:
-        for error, words, attempt in (
-            (ValueError, "surrogate", chat.asend("ann", "\ud800")),
-            (TypeError, "key 1", chat.asend("ann", "x", data={1: 1})),
-            (TypeError, "open", Chat.acreate("ann", ["bob"], open="yes")),
-            (ValueError, "not a cursor", chat.aack("bob", "x")),
-        ):
-            with pytest.raises(error, match=words):
-                await attempt
-
     @pytest.mark.parametrize("user", ["nobody", "Ann", "ann ", " ann", "no chat"])
     def test_non_members(self, user: str, chat: Chat) -> None:
         for name, operation in BY_MEMBERS.items():

@@ -15,12 +15,8 @@ import redis
 
 from django_redis_messaging import (
     Blocks,
-    Broadcast,
     Chat,
-    DelayQueue,
-    Expiry,
     Inbox,
-    Mailbox,
     Message,
     NotPermitted,
     OutcomeUnknown,
@@ -34,7 +30,16 @@ from django_redis_messaging.services.common.rates import Rate
 from tests.conftest import Call
 
 from ..support import child_processes
-from ..support.faults import GENEROUS, PATIENCE, Cast, Connect, cast, processes
+from ..support.faults import (
+    GENEROUS,
+    PATIENCE,
+    Cast,
+    Connect,
+    Prepared,
+    cast,
+    processes,
+    results_around_a_loss,
+)
 from ..support.proxy import LossyProxy
 from ..support.scripts import Planting
 from ..support.server import bodies, ids, index, keys, reply_to, said, server, snapshot, steps
@@ -56,22 +61,53 @@ def all_messages(chat: Chat, user: str) -> list[Message]:
     return messages
 
 
+def two_owners() -> Chat:
+    chat = Chat.create("ann", ["bob"], "hello")
+    chat.set_role("ann", "bob", "owner")
+    return chat
+
+
+def rate_of_two() -> Rate:
+    return Rate(f"ann-{next(numbers)}", "send", limit=2, period=3600)
+
+
+#: changes of a state; results of a call, of one whose reply is lost, and of a further one
+REPEATABLE: dict[str, tuple[Callable[[], Prepared], list[Any]]] = {
+    "leave": (lambda: (two_owners(), "leave", "bob"), [True, True, False]),
+    "leave, the last": (lambda: (Chat.create("ann", []), "leave", "ann"), [True, True, False]),
+    "delete": (lambda: (two_owners(), "delete", "ann"), [True, True, False]),
+    "set_role": (lambda: (two_owners(), "set_role", "ann", "bob", "member"), [True, True, False]),
+    "set_role of oneself": (
+        lambda: (two_owners(), "set_role", "ann", "ann", "member"),
+        [True, True, NotPermitted],
+    ),
+    "take of a rate": (lambda: (rate_of_two(), "take", 2), [0.0, 0.0, pytest.approx(3600, abs=60)]),
+}
+
+
 class TestLostReplies:
     """A third of all replies is lost together with the connection."""
 
-    async def test_messages_are_sent_once(self, call: Call, lossy: LossyProxy) -> None:
+    async def test_messages_are_sent_and_read_once(self, call: Call, lossy: LossyProxy) -> None:
         chat = Chat.create("ann", ["bob"])
-        sent = [await call(chat, "send", "ann", f"{number}") for number in range(50)]
+        texts = [f"{number}" for number in range(50)]
+        sent = [await call(chat, "send", "ann", text) for text in texts]
         assert ids(sent) == list(range(1, 51))
-        assert bodies(chat.history("bob", limit=100)) == [f"{number}" for number in range(50)]
         assert lossy.lost > 10
+        read: list[str] = []
+        while found := await call(Inbox("bob"), "pending", limit=3):
+            read += bodies(found[0])
+            last = found[0].messages[-1]
+            assert await call(chat, "ack", "bob", last.cursor) == last.id
+        assert read == bodies(chat.history("bob", limit=100)) == texts
+        assert lossy.lost > 20
 
     async def test_without_request_ids_they_would_not_be(
         self, call: Call, lossy: LossyProxy, plant: Planting
     ) -> None:
         plant(("chats/send", "if recorded then", "if false then"))
         with pytest.raises(AssertionError):
-            await self.test_messages_are_sent_once(call, lossy)
+            await self.test_messages_are_sent_and_read_once(call, lossy)
 
     async def test_chats_are_created_once(self, call: Call, lossy: LossyProxy) -> None:
         for number in range(20):
@@ -94,18 +130,6 @@ class TestLostReplies:
         assert [member.user for member in chat.members()] == ["host"]
         assert [Inbox(guest).chats() for guest in guests] == [[]] * 12
         assert lossy.lost > 12
-
-    async def test_messages_are_read_in_order_and_acked(self, call: Call, lossy: LossyProxy) -> None:
-        chat = Chat.create("ann", ["bob"])
-        texts = [f"{number}" for number in range(40)]
-        said(chat, "ann", *texts)
-        read: list[str] = []
-        while found := await call(Inbox("bob"), "pending", limit=3):
-            read += bodies(found[0])
-            last = found[0].messages[-1]
-            assert await call(chat, "ack", "bob", last.cursor) == last.id
-        assert read == texts
-        assert lossy.lost > 15
 
     async def test_messages_acked_by_pending_are_not_fetched_again(
         self, call: Call, connect: Connect, proxy: LossyProxy
@@ -162,114 +186,19 @@ class TestLostReplies:
             chat.leave("bob")
             assert Inbox("bob").chats() == []
 
-
-def two_owners() -> Chat:
-    chat = Chat.create("ann", ["bob"], "hello")
-    chat.set_role("ann", "bob", "owner")
-    return chat
-
-
-def alone() -> Chat:
-    return Chat.create("ann", [])
-
-
-def queue() -> DelayQueue:
-    """A queue with a job in every state: "running", "ready", "later", and two dead ones."""
-    queue = DelayQueue(f"mail-{next(numbers)}")
-    for job_id in ("dead", "dead too"):
-        queue.push("x", job_id=job_id)
-        queue.fail(queue.pop(1)[0], "why")
-    queue.push("x", job_id="running")
-    queue.pop(1)
-    queue.push("x", job_id="ready")
-    queue.push("x", job_id="later", delay=1000)
-    return queue
-
-
-def mailbox() -> Mailbox:
-    mailbox = Mailbox(f"ann-{next(numbers)}")
-    for number in range(3):
-        mailbox.send(number)
-    return mailbox
-
-
-def rate_of_two() -> Rate:
-    return Rate(f"ann-{next(numbers)}", "send", limit=2, period=3600)
-
-
-def timer() -> Expiry:
-    expiry = Expiry(f"order-{next(numbers)}")
-    expiry.start("one", 1000)
-    return expiry
-
-
-#: factory, method, arguments, result of the first call, result or error of a second call
-REPEATABLE: dict[str, tuple[Callable[[], Any], str, tuple[Any, ...], Any, Any]] = {
-    "leave": (two_owners, "leave", ("bob",), True, False),
-    "leave, the last": (alone, "leave", ("ann",), True, False),
-    "delete": (two_owners, "delete", ("ann",), True, False),
-    "set_role": (two_owners, "set_role", ("ann", "bob", "member"), True, False),
-    "set_role of oneself": (two_owners, "set_role", ("ann", "ann", "member"), True, NotPermitted),
-    "cancel": (queue, "cancel", ("later",), True, False),
-    "cancel a dead one": (queue, "cancel", ("dead",), True, False),
-    "redrive": (queue, "redrive", (), 2, 0),
-    "redrive one": (queue, "redrive", (["dead"],), 1, 0),
-    "purge": (queue, "purge", (), 5, 0),
-    "mark_read": (mailbox, "mark_read", ([1, 2],), 2, 0),
-    "clear": (mailbox, "clear", (), 3, 0),
-    "take of a rate": (rate_of_two, "take", (2,), 0.0, pytest.approx(3600, abs=60)),
-}
-#: whose result after a lost reply is unknown, rather than False; a job that was popped is the last argument
-UNKNOWN: dict[str, tuple[Callable[[], Any], str, tuple[Any, ...]]] = {
-    **{verb: (queue, verb, ()) for verb in ("ack", "retry", "release")},
-    "fail": (queue, "fail", ("why",)),
-    "discard": (mailbox, "discard", (1,)),
-    "cancel a timer": (timer, "cancel", ("one",)),
-}
-
-
-class TestRepeatsOfStateChanges:
-    """The reply is lost, and the app repeats the call."""
-
     @pytest.mark.parametrize("operation", REPEATABLE)
-    async def test_the_first_reply_is_returned(self, operation: str, call: Call, lossy: LossyProxy) -> None:
-        make, verb, arguments, first, second = REPEATABLE[operation]
-        lossy.lose_next(0)
-        for _ in range(2):  # the server has the script afterwards
-            await call(make(), verb, *arguments)
-        subject = make()
-        lossy.lose_next(1)
-        lost = lossy.lost
-        assert await call(subject, verb, *arguments) == first
-        assert lossy.lost == lost + 1
-        if second is NotPermitted:
-            with pytest.raises(NotPermitted):
-                await call(subject, verb, *arguments)
-        else:
-            assert await call(subject, verb, *arguments) == second
+    async def test_the_first_result_is_returned(self, operation: str, call: Call, lossy: LossyProxy) -> None:
+        prepare, results = REPEATABLE[operation]
+        assert await results_around_a_loss(call, lossy, prepare) == results
 
-    @pytest.mark.parametrize("operation", UNKNOWN)
-    async def test_the_result_is_unknown_rather_than_false(
-        self, operation: str, call: Call, lossy: LossyProxy
-    ) -> None:
-        make, verb, arguments = UNKNOWN[operation]
-        results = []
-        for lost in (0, 0, 1):  # the server has the script after the first ones
-            lossy.lose_next(0)
-            subject = make()
-            job = subject.pop(1) if make is queue else []
-            lossy.lose_next(lost)
-            results.append(await call(subject, verb, *job, *arguments))
-        assert results == [True, True, None]
-        assert await call(subject, verb, *job, *arguments) is False
-
-    async def test_an_unblocking(self, call: Call, lossy: LossyProxy) -> None:
+    async def test_the_result_of_an_unblocking_is_unknown(self, call: Call, lossy: LossyProxy) -> None:
         lossy.asking, blocks = b"ZREM", Blocks("ann")
-        lossy.lose_next(0)
-        blocks.block("mallory")
-        lossy.lose_next(1)
-        assert await call(blocks, "unblock", "mallory") is None
-        assert await call(blocks, "unblock", "mallory") is False
+
+        def block() -> Prepared:
+            blocks.block("mallory")
+            return blocks, "unblock", "mallory"
+
+        assert await results_around_a_loss(call, lossy, block) == [True, None, False]
 
 
 def left_for_good(chat: Chat) -> bool:
@@ -299,6 +228,7 @@ ALLOWED: dict[str, Callable[[Chat], object]] = {
     "history": lambda chat: len(chat.history("cat").messages) == 5,
     "members": lambda chat: len(chat.members()) == 3,
     "info": lambda chat: chat.info().last_id == 5,
+    "repeat of send": lambda chat: chat.send("bob", "other", request_id="five").body == "five",
     "ack of some": lambda chat: chat.ack("bob", 3) == 3 and Inbox("bob").unread() == 1,
     "delete_message": lambda chat: chat.delete_message("ann", 2).deleted,
     "its record": lambda chat: ids(chat.changes("bob", after=5, edits=0).edited) == [2],
@@ -321,7 +251,7 @@ class TestFullMemory:
             chat = Chat.create("ann", ["bob", "cat"], "one", chat_id=chat_id, keep_last=1)
         Blocks("cat").block("mallory")
         said(chat, "ann", "two", "three", "four")
-        chat.send("bob", "five")
+        chat.send("bob", "five", request_id="five")
         Chat("other").ack("bob", 1)
         Chat("other").ack("cat", 1)
         return chat
@@ -334,7 +264,7 @@ class TestFullMemory:
         for name, operation in REFUSED.items():
             with pytest.raises(Unavailable, match="out of memory"):
                 operation(chat)
-            assert {key: dump for key, dump in snapshot().items() if ":filler:" not in key} == before, name
+            assert snapshot() == before, name
         for name, operation in ALLOWED.items():
             assert operation(chat), name
         assert not caplog.records
@@ -350,20 +280,6 @@ class TestFullMemory:
             joining.send(reply_to(step))
         assert returned.value.value is True
         assert [one.chat_id for one in Inbox("dan").chats()] == ["full"]
-
-    async def test_a_repeat_returns_the_first_reply(self, call: Call, fill: Fill) -> None:
-        requests: list[tuple[Any, str, object]] = [
-            (Chat.create("ann", ["bob"]), "send", ("ann", "hello")),
-            (Broadcast("prices"), "publish", ({"apple": 3},)),
-            (Mailbox("ann"), "send", ("hello",)),
-            (DelayQueue("mail"), "push", ("hello",)),
-        ]
-        first = [await call(on, verb, *arguments, request_id="1") for on, verb, arguments in requests]
-        fill()
-        assert [await call(on, verb, *arguments, request_id="1") for on, verb, arguments in requests] == first
-        for subject, verb, arguments in requests:
-            with pytest.raises(Unavailable, match="nothing was written"):
-                await call(subject, verb, *arguments, request_id="2")
 
 
 #: seconds of COMMAND_DEADLINE in tests where operations fail

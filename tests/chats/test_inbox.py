@@ -23,14 +23,13 @@ from ..support.server import (
     index,
     is_cluster,
     keys,
+    let_pass,
     reply_to,
     rolled_back,
     said,
     server,
-    server_ms,
     snapshot,
     steps,
-    until,
 )
 
 
@@ -44,12 +43,6 @@ def names(summaries: list[ChatSummary]) -> list[str]:
 
 def positions(chat: Chat) -> list[int]:
     return [one.read_id for one in chat.members()]
-
-
-def later() -> None:
-    """Wait for the next millisecond of the server's clock."""
-    now = server_ms()
-    until(lambda: server_ms() > now)
 
 
 class TestUnread:
@@ -100,21 +93,6 @@ class TestUnread:
 
 @pytest.mark.worlds
 class TestPending:
-    def test_only_acking_moves_the_position(self) -> None:
-        chat = create_chat("x", *"1234567")
-        assert found("bob") == found("bob") == {"x": [1, 2, 3, 4, 5, 6, 7]}
-        assert positions(chat) == [7, 0]
-        seen: list[int] = []
-        while pending := Inbox("bob").pending(limit=3):
-            seen += ids(pending[0])
-            assert pending[0].has_more is (seen[-1] < 7)
-            chat.ack("bob", pending[0].messages[-1].cursor)
-        assert seen == [1, 2, 3, 4, 5, 6, 7]
-        for _ in range(3):
-            assert Inbox("bob").pending() == []
-        said(chat, "ann", "8")
-        assert found("bob") == {"x": [8]}
-
     def test_limit_applies_per_chat_and_total_to_all(self) -> None:
         chats = {name: create_chat(name, *"12345") for name in "xyz"}
         limited = Inbox("bob").pending(limit=2)
@@ -154,15 +132,6 @@ class TestPending:
         assert sorted((len(news.messages), news.has_more) for news in found) == [
             (600 if is_cluster() else 300, True), (700, False), (700, False),
         ]  # fmt: skip
-
-    def test_ack_covers_returned_messages_and_own_ones(self) -> None:
-        chat, other = create_chat("x", "1"), create_chat("y", "one")
-        said(chat, "bob", "2", "3")
-        said(chat, "ann", "4", "5")
-        assert found("bob", limit=2, ack=True) == {"x": [1, 2], "y": [1]}
-        assert (positions(chat)[1], positions(other)[1], Inbox("bob").unread()) == (2, 1, 2)
-        assert found("bob", ack=True) == {"x": [3, 4, 5]}
-        assert (found("bob", ack=True), Inbox("bob").unread()) == ({}, 0)
 
     def test_more_chats_than_fit_into_one_script(self) -> None:
         chats = [create_chat(f"c{number}", "one") for number in range(260)]
@@ -371,10 +340,10 @@ class TestListOfChats:
     def test_the_latest_activity_is_first(self) -> None:
         chats = {}
         for name in "xyz":
-            later()
+            let_pass(0)
             chats[name] = create_chat(name, members=("bob", "cat"))
         assert names(Inbox("bob").chats()) == ["z", "y", "x"]
-        later()
+        let_pass(0)
         message = chats["x"].send("cat", "hello")
         first, *others = Inbox("bob").chats()
         assert (first.chat_id, first.last_message, first.unread, first.title) == ("x", message, 1, "")
@@ -387,10 +356,10 @@ class TestListOfChats:
     def test_pages_by_cursor_continue_while_chats_move(self) -> None:
         for name in "uvwxyz":
             create_chat(name, "one", members=("bob", "cat"))
-            later()
+            let_pass(0)
         assert read_pages(2) == [["z", "y"], ["x", "w"], ["v", "u"]]
         assert read_pages(2, lambda: Chat("y").send("cat", "up")) == [["z", "y"], ["x", "w"], ["v", "u"]]
-        later()
+        let_pass(0)
         assert names(Inbox("bob").chats()) == ["y", "z", "x", "w", "v", "u"]
         assert read_pages(2, lambda: Chat("y").send("cat", "up")) == [["y", "z"], ["x", "w"], ["v", "u"]]
         assert read_pages(3, lambda: Chat("u").send("cat", "up")) == [["y", "z", "x"], ["w", "v"]]
@@ -459,7 +428,7 @@ class TestListOfChats:
     def test_a_page_is_filled_if_some_chats_are_not_the_users(self) -> None:
         for name in "stuvwxyz":
             create_chat(name, "one")
-            later()
+            let_pass(0)
         for name in "zxv":
             server().zrem(keys(name).members, "bob")
         assert names(Inbox("bob").chats(limit=3)) == ["y", "w", "u"]

@@ -28,11 +28,9 @@ from tests.conftest import Call
 
 from ..support.server import (
     all_keys,
-    bodies,
     change,
     copied,
     crash_after,
-    ids,
     index,
     keys,
     rolled_back,
@@ -78,23 +76,6 @@ def remains(chat: Chat) -> bool:
     left = [key for key in all_keys() if keys(chat).tag in key]
     assert all(0 < server().pttl(key) <= 240_000 for key in left if ":requests:" in key)
     return not all(":requests:" in key for key in left)
-
-
-class TestJoining:
-    def test_a_new_member_sees_only_later_messages(self, chat: Chat) -> None:
-        assert chat.join("dan", by="bob") is True
-        inbox = Inbox("dan")
-        for page in (chat.history("dan"), chat.history("dan", after=0), chat.history("dan", before=9)):
-            assert (page.messages, page.gap, page.has_more, page.reset) == ([], 0, False, False)
-        assert (inbox.pending(), inbox.unread()) == ([], 0)
-        (summary,) = inbox.chats()
-        assert (summary.last_message, summary.unread, summary.member_count) == (None, 0, 4)
-
-        three = chat.send("ann", "three")
-        for page in (chat.history("dan"), chat.history("dan", after=0), chat.history("dan", before=9)):
-            assert (bodies(page), page.gap, page.has_more) == (["three"], 0, False)
-        assert [(ids(news), news.gap) for news in inbox.pending()] == [([3], 0)]
-        assert (inbox.unread(), inbox.chats()[0].last_message) == (1, three)
 
 
 class TestAdding:

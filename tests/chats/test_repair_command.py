@@ -11,12 +11,12 @@ from django.conf import settings as django_settings
 from django.core.management import CommandError
 from django.test import override_settings
 
-from django_redis_messaging import Chat, ChatNotFound, Inbox, conf
+from django_redis_messaging import Chat, ChatNotFound, Inbox
 from django_redis_messaging.devserver.server import EmbeddedServer
 from django_redis_messaging.management.commands import messaging_repair
 from django_redis_messaging.services.chats import repairing
 from django_redis_messaging.services.chats.joining import Joining
-from tests.support.server import bodies, copied, ids, index, keys, said, server, snapshot
+from tests.support.server import bodies, copied, ids, index, keys, no_server, said, server, snapshot
 from tests.support.terminal import output_of
 
 ANN, BOB, CAT, DAN = ("ann", 6, "owner"), ("bob", 0, "member"), ("cat", 5, "owner"), ("dan", 3, "member")
@@ -290,10 +290,5 @@ class TestOptions:
                 assert output("--using", "other").startswith("1 chat ")
 
     def test_an_unreachable_server(self) -> None:
-        entry = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": "unix:///nonexistent/redis.sock"}
-        caches, options = {**django_settings.CACHES, conf.alias(): entry}, django_settings.REDIS_MESSAGING
-        with (
-            override_settings(CACHES=caches, REDIS_MESSAGING={**options, "COMMAND_DEADLINE": 0.1}),
-            pytest.raises(CommandError, match="Redis was not available"),
-        ):
+        with no_server(), pytest.raises(CommandError, match="Redis was not available"):
             output()

@@ -28,7 +28,7 @@ from django_redis_messaging.testing import fire
 from tests.support.engines import timers
 
 from ..support.listeners import LATER, SOON, Received, jobs, listening, real_key, remaining_keys
-from ..support.server import all_keys, change, server, server_ms, snapshot, until
+from ..support.server import all_keys, change, let_pass, server, server_ms, snapshot, until
 
 
 @pytest.fixture
@@ -42,12 +42,6 @@ def receive(namespace: str = "order", count: int = 1, **limits: Any) -> Received
     with listening({namespace: received}, **limits):
         until(lambda: len(received) >= count)
     return received
-
-
-def let_pass(ms: int) -> None:
-    """Wait until more than these ms of the server's clock have passed."""
-    ends = server_ms() + ms
-    until(lambda: server_ms() > ends)
 
 
 def remaining(orders: Expiry, name: str = "17") -> float:

@@ -19,7 +19,7 @@ import pytest
 import redis
 from pytest_django import Settings
 
-from django_redis_messaging import ConfigurationError, Expired, Expiry, Unavailable, conf
+from django_redis_messaging import Expired, Expiry, Unavailable, conf
 from django_redis_messaging.devserver.server import EmbeddedServer
 from django_redis_messaging.handlers import TimerHandler
 from django_redis_messaging.services.expiries.timers import Firing, namespaces_key
@@ -29,10 +29,12 @@ from django_redis_messaging.services.jobs.running import RunningJob
 from django_redis_messaging.services.jobs.threads import EventLoop
 from django_redis_messaging.services.listening.listener import DispatchLock
 from tests.support.engines import timers
+from tests.support.proxy import LossyProxy
 from tests.support.pytest_hooks import LONG
 
+from ..conftest import Call
 from ..support import workers
-from ..support.faults import Connect
+from ..support.faults import Connect, Prepared, results_around_a_loss
 from ..support.listener_processes import EFFECTS, RUNS, ListenerPool, listener_pool
 from ..support.listeners import (
     LATER,
@@ -45,7 +47,7 @@ from ..support.listeners import (
     real_key,
     remaining_keys,
 )
-from ..support.server import all_keys, change, crash_after, server, server_ms, snapshot, until
+from ..support.server import change, check_types, server, server_ms, snapshot, until
 
 Fill = Callable[[], None]
 
@@ -203,16 +205,6 @@ class TestRaces:
         assert not engine.settle(leased.lease.settlement(Outcome.DONE))
         assert remaining_keys() == []
 
-    def test_extend_prevents_firing_and_charges_no_attempt(self, orders: Expiry) -> None:
-        orders.start("17", SOON, "payload")
-        leased = claim_due()
-        assert orders.extend("17", 2 * SOON)
-        assert confirm(leased) == -1
-        again = claim_due()
-        assert (again.lease.id, again.payload, again.state.attempts) == (leased.lease.id, leased.payload, 1)
-        assert again.state.fence > leased.state.fence
-        assert confirm(again) == 0
-
     def test_timer_of_a_dead_listener_is_retried_if_it_has_begun(self, orders: Expiry) -> None:
         """Else it can be cancelled."""
         orders.start("17", 0.001)
@@ -238,14 +230,18 @@ class TestRaces:
         assert sorted([*cancelled, *received.names]) == sorted(map(str, range(100)))
 
 
-@pytest.mark.parametrize("operation", ["start", "extend", "cancel"])
-def test_each_operation_is_one_step(operation: str, orders: Expiry) -> None:
-    """A process that is killed leaves nothing half done."""
-    orders.start("17", 30)
-    arguments: tuple[Any, ...] = () if operation == "cancel" else (60,)
-    crash_after(getattr(orders, operation), 1, "17", *arguments)
-    left = orders.remaining("17")
-    assert left is None if operation == "cancel" else (left or 0) > 59
+@pytest.mark.one_server
+async def test_the_result_of_a_cancellation_whose_reply_was_lost_is_unknown(
+    call: Call, lossy: LossyProxy, orders: Expiry
+) -> None:
+    names = iter("abc")
+
+    def start() -> Prepared:
+        name = next(names)
+        orders.start(name, LATER)
+        return orders, "cancel", name
+
+    assert await results_around_a_loss(call, lossy, start) == [True, None, False]
 
 
 #: keys that each operation uses besides the real key, and whose type it must therefore check
@@ -266,22 +262,10 @@ def test_key_of_another_type(operation: str, orders: Expiry) -> None:
     function, used = USED_KEYS[operation]
     request = f"order:{'17' if operation == 'restart' else 'new'}:r"
     requests = jobs().requests_of(request_shard(request))
-    for key in (*jobs().records, *jobs().queue("order").all, *requests, namespaces_key(conf.prefix())):
-        for name in all_keys():
-            server().delete(name)
-        orders.start("17", LATER)
-        server().delete(key)
-        server().sadd(key, "not ours")
-        before = snapshot()
-        part = key.removeprefix(jobs().tag + ":").removeprefix("queue:order:")
-        part = re.sub(r"requests:\d+:", "pushes:", part)
-        if part in used.split():
-            with pytest.raises(ConfigurationError, match="another type"):
-                function(orders)
-            assert snapshot() == before, part
-        else:
-            function(orders)
-            assert server().type(key) == b"set", part
+    names = [*jobs().records, *jobs().queue("order").all, *requests, namespaces_key(conf.prefix())]
+    parts = {re.sub(r".*}:(queue:order:)?", "", name): name for name in names}
+    parts = {re.sub(r"requests:\d+:", "pushes:", part): name for part, name in parts.items()}
+    check_types(lambda: function(orders), parts, used, lambda: orders.start("17", LATER))
 
 
 @pytest.mark.one_server
@@ -292,10 +276,6 @@ class TestFullMemory:
     def messaging(self) -> dict[str, Any]:
         return {"JOB_MAX_ATTEMPTS": 2, "JOB_BACKOFF": 0.01}
 
-    def content(self, raw: redis.Redis) -> dict[bytes, Any]:
-        """All timer keys with their content."""
-        return {key: raw.dump(key) for key in raw.scan_iter(match=f"{jobs().tag}:*", count=1000)}
-
     def test_start_is_refused_and_other_operations_work(
         self, orders: Expiry, fill: Fill, raw: redis.Redis
     ) -> None:
@@ -303,12 +283,12 @@ class TestFullMemory:
             orders.start(name, LATER, name)
         key = real_key("order", "two")
         raw.delete(key)
-        before = self.content(raw)
+        before = snapshot()
         fill()
         for name in ("new", "one"):
             with pytest.raises(Unavailable, match="out of memory"):
                 orders.start(name, 2 * LATER, "again")
-            assert self.content(raw) == before
+            assert snapshot() == before
         for name in ("one", "two"):
             assert orders.extend(name, 2 * LATER)
             assert (orders.remaining(name) or 0) > LATER

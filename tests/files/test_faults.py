@@ -338,7 +338,7 @@ class TestFullMemory:
         """Free the memory that was filled."""
 
         def drop_filler() -> None:
-            for key in raw.scan_iter(match=f"{conf.prefix()}:filler:*", count=1000):
+            for key in raw.scan_iter(match="filler:*", count=1000):
                 raw.delete(key)
 
         return drop_filler

@@ -104,16 +104,6 @@ class TestLines:
         assert list(iter_lines(cut(content, places), encoding="utf-8")) == lines
         assert list(iter_lines(cut(b"\xef\xbb\xbf" + content, places), encoding="utf-8-sig")) == lines
 
-    @pytest.mark.parametrize(("blocks", "lines"), [
-        ([], []), ([b""], []), ([b"\n"], [b""]), ([b"one"], [b"one"]),
-        ([b"one\n", b"", b"two"], [b"one", b"two"]), ([b"one\r", b"\ntwo\r\n"], [b"one", b"two"]),
-        ([b"one\r", b"", b"\n"], [b"one"]), ([b"one\rtwo\r"], [b"one\rtwo\r"]),
-        ([b"one\r\r\ntwo\n"], [b"one\r", b"two"]),
-        ([b"zero\none\r\r\ntwo\r\n"], [b"zero", b"one\r", b"two"]),
-    ])  # fmt: skip
-    def test_endings(self, blocks: list[bytes], lines: list[bytes]) -> None:
-        assert list(iter_lines(blocks)) == lines
-
     def test_lines_can_be_read_after_further_blocks(self) -> None:
         splitter = LineSplitter()
         fed = [splitter.feed(b"one\ntwo\nth"), splitter.feed(b"ree\nfour"), splitter.finish()]

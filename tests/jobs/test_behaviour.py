@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -21,10 +20,12 @@ from django_redis_messaging.services.jobs import queue as base
 from django_redis_messaging.services.jobs.keys import REQUEST_SHARDS, JobKeys
 
 from ..conftest import Call
+from ..support.leases import blocked, nobody_is_blocked, until_async
 from ..support.server import (
     DEADLINE,
     all_keys,
     change,
+    let_pass,
     reply_to,
     server,
     server_ms,
@@ -81,12 +82,6 @@ def server_us() -> int:
     return int(seconds * 10**6 + micros)
 
 
-def let_pass(ms: int) -> None:
-    """Wait until more than these ms of the server's clock have passed."""
-    ends = server_ms() + ms
-    until(lambda: server_ms() > ends)
-
-
 def fail_each(queue: DelayQueue, *items: Any) -> None:
     """Push jobs, which fail in different ms."""
     for item in items:
@@ -96,20 +91,15 @@ def fail_each(queue: DelayQueue, *items: Any) -> None:
 
 
 class TestOrder:
-    async def test_first_in_first_out(self, call: Call, queue: DelayQueue) -> None:
-        for number in range(12):
-            await call(queue, "push", number)
-        assert data(await call(queue, "pop")) == [0, 1, 2, 3, 4]
-        assert data(await call(queue, "pop", 1)) == [5]
-        assert data(await call(queue, "pop", 500)) == [6, 7, 8, 9, 10, 11]
-        assert await call(queue, "pop") == []
-
     async def test_push_many_keeps_the_order_over_pages(self, call: Call, queue: DelayQueue) -> None:
         ids = await call(queue, "push_many", range(450))
         assert len(set(ids)) == 450
-        jobs = await call(queue, "pop", 500)
+        jobs = await call(queue, "pop")
+        assert data(jobs) == [0, 1, 2, 3, 4]
+        jobs += await call(queue, "pop", 500)
         assert data(jobs) == list(range(450))
         assert [job.id for job in jobs] == ids
+        assert {(job.attempts, job.queue) for job in jobs} == {(1, "mail")}
 
     def test_large_payloads_are_pushed_in_pages(self, queue: DelayQueue) -> None:
         queue.cancel(queue.push("registers the queue"))
@@ -270,8 +260,7 @@ class TestMinAge:
 @contextmanager
 def waiting(queue: DelayQueue, count: int = 1) -> Iterator[list[Future[list[Job]]]]:
     """Threads blocked in pop(), as many as `count`."""
-    clients.close()
-    until(lambda: blocked_clients() == 0)
+    nobody_is_blocked()
 
     def pop() -> list[Job]:
         try:
@@ -281,12 +270,8 @@ def waiting(queue: DelayQueue, count: int = 1) -> Iterator[list[Future[list[Job]
 
     with ThreadPoolExecutor(count) as pool:
         futures = [pool.submit(pop) for _ in range(count)]
-        until(lambda: blocked_clients() == count)
+        until(lambda: blocked() == count)
         yield futures
-
-
-def blocked_clients() -> int:
-    return int(server().info("clients")["blocked_clients"])
 
 
 @contextmanager
@@ -323,11 +308,10 @@ class TestWaiting:
         monkeypatch.setattr(base, "POLL_INTERVAL", 3600.0)
 
     def test_ended_wait_takes_no_wake_up(self, queue: DelayQueue) -> None:
-        clients.close()
-        until(lambda: blocked_clients() == 0)
+        nobody_is_blocked()
         assert queue.pop(wait=0.05) == []
         began = time.monotonic()
-        until(lambda: blocked_clients() == 0)
+        until(lambda: blocked() == 0)
         assert time.monotonic() - began < 5  # the server ends such waits on a grid of 100 ms
 
     async def test_wait_without_jobs_times_out(self, call: Call, queue: DelayQueue) -> None:
@@ -344,9 +328,7 @@ class TestWaiting:
 
     async def test_push_wakes_a_waiting_coroutine(self, queue: DelayQueue) -> None:
         popping = asyncio.ensure_future(queue.apop(wait=PATIENCE))
-        async with asyncio.timeout(DEADLINE):
-            while not blocked_clients():  # noqa: ASYNC110
-                await asyncio.sleep(0.002)
+        await until_async(blocked)
         assert not popping.done()
         await queue.apush("x")
         assert data(await asyncio.wait_for(popping, DEADLINE)) == ["x"]
@@ -404,15 +386,6 @@ LEASE_OPERATIONS: dict[str, Callable[[DelayQueue, Job], bool | None]] = {
 
 
 class TestLeases:
-    async def test_leased_job_is_popped_once_and_acked_once(self, call: Call, queue: DelayQueue) -> None:
-        await call(queue, "push", "x")
-        [job] = await call(queue, "pop")
-        assert (job.attempts, job.queue) == (1, "mail")
-        assert await call(queue, "pop") == []
-        assert [await call(queue, "ack", job) for _ in range(3)] == [True, False, False]
-        assert await call(queue, "pop") == []
-        assert remaining_keys(queue) == []
-
     @pytest.mark.parametrize("operation", LEASE_OPERATIONS)
     def test_lease_that_is_not_in_force_changes_nothing(self, operation: str, queue: DelayQueue) -> None:
         settle = LEASE_OPERATIONS[operation]
@@ -589,11 +562,6 @@ class TestIds:
         await call(queue, "push", "y", request_id="another")
         assert data(await call(queue, "pop")) == ["y"]
 
-    async def test_repeated_request_of_push_many(self, call: Call, queue: DelayQueue) -> None:
-        ids = await call(queue, "push_many", range(250), request_id="r")
-        assert await call(queue, "push_many", range(250), request_id="r") == ids
-        assert data(await call(queue, "pop", 500)) == list(range(250))
-
     def test_repeat_adds_missing_jobs(self, queue: DelayQueue) -> None:
         """The process stopped after the first script."""
         pushing = steps(queue.push_many, range(450), request_id="r")
@@ -648,23 +616,6 @@ class TestIds:
 
 
 class TestCancelling:
-    async def test_waiting_and_dead_jobs_can_be_cancelled(self, call: Call, queue: DelayQueue) -> None:
-        await call(queue, "push", "dead", job_id="dead")
-        [job] = await call(queue, "pop")
-        await call(queue, "fail", job, "why")
-        await call(queue, "push", "leased", job_id="leased")
-        [job] = await call(queue, "pop")
-        await call(queue, "push", "ready", job_id="ready")
-        await call(queue, "push", "delayed", job_id="delayed", delay=0.01)
-        for job_id in ("ready", "delayed", "dead"):
-            assert await call(queue, "cancel", job_id) is True
-            assert await call(queue, "cancel", job_id) is False
-        assert await call(queue, "cancel", "nobody") is False
-        assert await call(queue, "cancel", "leased") is False
-        assert await call(queue, "ack", job) is True
-        assert remaining_keys(queue) == []
-        assert await call(queue, "pop", wait=0.02) == []
-
     async def test_reschedule(self, call: Call, queue: DelayQueue) -> None:
         await call(queue, "push", "a", job_id="a", delay=LONG)
         await call(queue, "push", "b", job_id="b")
@@ -866,11 +817,3 @@ def test_invalid_arguments_are_rejected_before_sending(
     monkeypatch.setattr(clients.Client, "execute", lambda *_: pytest.fail("something was sent"))
     with pytest.raises(error, match=text):
         function(queue, job)
-
-
-def test_every_operation_has_an_async_version() -> None:
-    verbs = [name for name, value in inspect.getmembers(DelayQueue, inspect.iscoroutinefunction)]
-    assert len(verbs) == 16
-    for verb in verbs:
-        signature = inspect.signature(getattr(DelayQueue, verb))
-        assert signature.parameters == inspect.signature(getattr(DelayQueue, verb[1:])).parameters

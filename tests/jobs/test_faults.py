@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -20,12 +21,21 @@ from tests.support.engines import Performed
 from tests.support.proxy import LossyProxy
 
 from ..conftest import Call
-from ..support.faults import GENEROUS, PATIENCE, SHARE, Connect, processes
+from ..support.faults import (
+    GENEROUS,
+    PATIENCE,
+    SHARE,
+    Connect,
+    Prepared,
+    processes,
+    results_around_a_loss,
+)
 from ..support.scripts import Planting
 from ..support.server import DEADLINE, crash_after, reply_to, server, snapshot, steps, until
 
 #: seconds: longer than any test
 LONG = 1000
+numbers = itertools.count()
 Fill = Callable[[], None]
 
 
@@ -134,13 +144,6 @@ class TestLosses:
 
         run_threads(count, *[pop_and_release] * 3)
 
-    def test_failed_push_leaves_nothing_half_written(self, queue: DelayQueue) -> None:
-        """Neither a payload without its queue entry nor an entry without its payload."""
-        before = snapshot()
-        with pytest.raises(TypeError):
-            queue.push_many(["fine", object()])
-        assert snapshot() == before
-
     @pytest.mark.timing
     @pytest.mark.parametrize("lease", [LONG, None])
     def test_concurrent_consumers_get_each_job_once(self, lease: float | None, queue: DelayQueue) -> None:
@@ -185,6 +188,39 @@ class TestLosses:
         assert [job.data for job in found] == ["x"]
 
 
+def every_state() -> DelayQueue:
+    """A new queue with a job in each state: "running", "ready", "later", and two dead ones."""
+    queue = DelayQueue(f"mail-{next(numbers)}")
+    for job_id in ("dead", "dead too"):
+        queue.push("x", job_id=job_id)
+        queue.fail(queue.pop(1)[0], "why")
+    queue.push("x", job_id="running")
+    queue.pop(1)
+    queue.push("x", job_id="ready")
+    queue.push("x", job_id="later", delay=LONG)
+    return queue
+
+
+def leased(verb: str, *arguments: Any) -> Prepared:
+    """An operation of a leased job."""
+    queue = every_state()
+    return queue, verb, queue.pop(1)[0], *arguments
+
+
+#: changes of a state; results of a call, of one whose reply is lost, and of a further one
+REPEATABLE: dict[str, tuple[Callable[[], Prepared], list[Any]]] = {
+    "ack": (lambda: leased("ack"), [True, None, False]),
+    "retry": (lambda: leased("retry"), [True, None, False]),
+    "release": (lambda: leased("release"), [True, None, False]),
+    "fail": (lambda: leased("fail", "why"), [True, None, False]),
+    "cancel": (lambda: (every_state(), "cancel", "later"), [True, True, False]),
+    "cancel a dead one": (lambda: (every_state(), "cancel", "dead"), [True, True, False]),
+    "redrive": (lambda: (every_state(), "redrive"), [2, 2, 0]),
+    "redrive one": (lambda: (every_state(), "redrive", ["dead"]), [1, 1, 0]),
+    "purge": (lambda: (every_state(), "purge"), [5, 5, 0]),
+}
+
+
 @pytest.mark.one_server
 class TestLostReplies:
     """A third of all replies is lost: each job exists once, and each operation counts once."""
@@ -210,33 +246,6 @@ class TestLostReplies:
         assert [job.data for job in jobs] == [*range(50), *range(400), *calls]
         assert [job.id for job in jobs] == ids
 
-    async def test_each_job_is_acked_once(self, call: Call, lossy: LossyProxy, queue: DelayQueue) -> None:
-        """If the first reply was lost, the repeat finds nothing to ack: the result is None (unknown), never
-        False."""
-        queue.push_many(range(50))
-        jobs = self.pop_all(queue, lossy)
-        lossy.lose_some(SHARE)
-        lost = lossy.lost
-        results = [await call(queue, "ack", job) for job in jobs]
-        assert lossy.lost - lost > 10
-        assert set(results) == {True, None}
-        lossy.lose_next(0)
-        assert counts(queue) == (0, 0, 0, 0)
-        assert [queue.ack(job) for job in jobs] == [False] * 50
-
-    @pytest.mark.parametrize(("verb", "attempts"), [("retry", 2), ("release", 1)])
-    async def test_retried_and_released_jobs_exist_once(
-        self, verb: str, attempts: int, call: Call, lossy: LossyProxy, queue: DelayQueue
-    ) -> None:
-        queue.push_many(range(30))
-        jobs = self.pop_all(queue, lossy)
-        lossy.lose_some(SHARE)
-        for job in jobs:
-            await call(queue, verb, job)
-        returned = self.pop_all(queue, lossy)
-        assert [(job.data, job.attempts) for job in returned] == [(number, attempts) for number in range(30)]
-        assert lossy.lost > 3
-
     async def test_fail_redrive_and_cancel_count_once(
         self, call: Call, lossy: LossyProxy, queue: DelayQueue
     ) -> None:
@@ -254,6 +263,14 @@ class TestLostReplies:
         assert lossy.lost > 15
         assert [job.data for job in self.pop_all(queue, lossy)] == list(range(10))
         assert (queue.stats().dead, queue.purge()) == (0, 10)
+
+    @pytest.mark.parametrize("operation", REPEATABLE)
+    async def test_a_repeat_returns_the_first_result_or_none(
+        self, operation: str, call: Call, lossy: LossyProxy
+    ) -> None:
+        """None means that the result is unknown."""
+        prepare, results = REPEATABLE[operation]
+        assert await results_around_a_loss(call, lossy, prepare) == results
 
     async def test_pop_is_not_repeated_and_its_jobs_return(
         self, call: Call, connect: Connect, proxy: LossyProxy
@@ -349,27 +366,24 @@ class TestFullMemory:
             queue.push("dead", job_id=f"dead {number}")
             queue.fail(queue.pop()[0], "why")
         queue.push_many(["one", "two", "three", "four"])
-        queue.push("ready", job_id="ready")
+        queue.push("ready", job_id="ready", request_id="known")
         queue.push("delayed", job_id="delayed", delay=LONG)
         return queue
-
-    def content(self) -> dict[str, bytes]:
-        return {key: value for key, value in snapshot().items() if ":filler:" not in key}
 
     def test_adding_is_refused_and_changes_nothing(
         self, queue: DelayQueue, fill: Fill, raw: redis.Redis
     ) -> None:
-        before = self.content()
+        before = snapshot()
         fill()
         for name, add in ADDITIONS.items():
             with pytest.raises(Unavailable, match="out of memory"):
                 add(queue)
-            assert self.content() == before, name
+            assert snapshot() == before, name
         raw.config_set("maxmemory", 0)
         for name, add in ADDITIONS.items():
             assert add(queue), name
-            assert self.content() != before, name
-            before = self.content()
+            assert snapshot() != before, name
+            before = snapshot()
 
     def test_other_operations_continue(self, queue: DelayQueue, fill: Fill) -> None:
         jobs = queue.pop(2, lease=LONG)
@@ -402,6 +416,7 @@ class TestFullMemory:
         assert server().hkeys(queue._engine.keys.workers) == [b"worker"]
         with pytest.raises(Unavailable):
             queue.push("more")
+        assert queue.push("more", request_id="known") == "ready"
         assert queue.purge() == 5
         assert queue.stats() == QueueStats(0, 0, 0, 0, None)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import socket
@@ -10,23 +9,22 @@ from typing import Any
 
 import pytest
 from django.conf import settings
-from django.core.management import CommandError, call_command
+from django.core.management import CommandError
 from django.test import override_settings
 
 from django_redis_messaging import Lock, LockNotOwnedError, Semaphore, conf
 from django_redis_messaging.devserver.server import EmbeddedServer
 
 from ..support.leases import waiters
-from ..support.server import DEADLINE, server, until
+from ..support.server import DEADLINE, no_server, server, until
+from ..support.terminal import output_of as output_and_errors
 
 #: host and process id, as the tokens of this process begin
 HERE = f"{socket.gethostname()[:40]}:{os.getpid()}:"
 
 
 def output_of(*arguments: str) -> str:
-    out = io.StringIO()
-    call_command("messaging_locks", *arguments, stdout=out)
-    return out.getvalue()
+    return output_and_errors("messaging_locks", *arguments)[0]
 
 
 def rows(*arguments: str) -> Any:
@@ -157,9 +155,6 @@ class TestRelease:
 
 
 def test_an_unreachable_server() -> None:
-    entry = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": "unix:///nonexistent/redis.sock"}
-    caches, options = {**settings.CACHES, conf.alias(): entry}, settings.REDIS_MESSAGING
-    with override_settings(CACHES=caches, REDIS_MESSAGING={**options, "COMMAND_DEADLINE": 0.2}):
-        for arguments in ([], ["nightly"], ["--release", "nightly"]):
-            with pytest.raises(CommandError, match="Redis was not available"):
-                output_of(*arguments)
+    for arguments in ([], ["nightly"], ["--release", "nightly"]):
+        with no_server(), pytest.raises(CommandError, match="Redis was not available"):
+            output_of(*arguments)

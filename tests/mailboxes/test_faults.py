@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import redis
 
-from django_redis_messaging import Mailbox, MailboxStatus, Unavailable, conf, forget, notify
+from django_redis_messaging import Mailbox, MailboxStatus, Unavailable, forget, notify
 from tests.support.proxy import LossyProxy
 
 from ..conftest import Call
-from ..support.faults import Connect
+from ..support.faults import Connect, results_around_a_loss
+from ..support.server import snapshot
 
 pytestmark = pytest.mark.one_server
 
 Fill = Callable[[], None]
+numbers = itertools.count()
 
 
 @pytest.fixture
@@ -31,7 +34,7 @@ def box(fill: Fill) -> Mailbox:
     box = Mailbox("ann")
     for number in range(4):
         box.send(number)
-    box.send("news", group="g")
+    box.send("news", group="g", request_id="known")
     return box
 
 
@@ -45,15 +48,12 @@ SENDS: dict[str, Callable[[Mailbox], object]] = {
 
 
 def test_send_is_refused_and_changes_nothing(box: Mailbox, fill: Fill, raw: redis.Redis) -> None:
-    def content() -> dict[bytes, Any]:
-        return {key: raw.dump(key) for key in raw.scan_iter(match=f"{conf.prefix()}:1:*", count=1000)}
-
     fill()
-    before = content()
+    before = snapshot()
     for operation, send in SENDS.items():
         with pytest.raises(Unavailable, match="out of memory"):
             send(box)
-        assert content() == before, operation
+        assert snapshot() == before, operation
     raw.config_set("maxmemory", 0)
     assert all(send(box) for send in SENDS.values())
 
@@ -62,6 +62,7 @@ def test_reading_and_removing_work(box: Mailbox, fill: Fill) -> None:
     fill()
     with pytest.raises(Unavailable):
         box.send("more")
+    assert box.send("more", request_id="known").payload == "news"
     page = box.fetch()
     assert ([mail.payload for mail in page.messages], page.gap) == ([1, 2, 3, "news"], 1)
     assert box.status().last_fetched_at is not None
@@ -70,6 +71,26 @@ def test_reading_and_removing_work(box: Mailbox, fill: Fill) -> None:
     assert (box.clear(), box.unread(), box.status().acked_id) == (3, 0, 5)
     forget("ann")
     assert box.status() == MailboxStatus(unread=0, acked_id=0, last_fetched_at=None, full=False)
+
+
+def three_mails() -> Mailbox:
+    """A new mailbox."""
+    box = Mailbox(f"ann-{next(numbers)}")
+    for number in range(3):
+        box.send(number)
+    return box
+
+
+@pytest.mark.parametrize(
+    ("verb", "arguments", "results"),
+    [("mark_read", [[1, 2]], [2, 2, 0]), ("clear", [], [3, 3, 0]), ("discard", [1], [True, None, False])],
+)
+async def test_a_repeat_returns_the_first_result_or_none(
+    verb: str, arguments: list[Any], results: list[Any], call: Call, lossy: LossyProxy
+) -> None:
+    """None means that the result is unknown."""
+    found = await results_around_a_loss(call, lossy, lambda: (three_mails(), verb, *arguments))
+    assert found == results
 
 
 async def test_lost_reply_duplicates_nothing(call: Call, connect: Connect, proxy: LossyProxy) -> None:

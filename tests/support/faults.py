@@ -6,7 +6,7 @@ import itertools
 import multiprocessing
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack, contextmanager
 from typing import Any, Protocol
@@ -16,7 +16,7 @@ import redis
 from django.test import override_settings
 from redis.exceptions import OutOfMemoryError
 
-from django_redis_messaging import conf
+from django_redis_messaging import MessagingError
 from django_redis_messaging.core import clients
 from django_redis_messaging.devserver.server import EmbeddedServer
 from tests.support.proxy import LossyProxy
@@ -37,6 +37,28 @@ _numbers = itertools.count()
 #: the forkserver forks from a small process: the threads of this one would not survive a fork
 processes = multiprocessing.get_context("forkserver")
 processes.set_forkserver_preload(["__main__", "tests.support.child_processes"])
+#: an object, the name of an operation of it, and its arguments
+Prepared = tuple[Any, ...]
+
+
+async def results_around_a_loss(
+    call: Callable[..., Awaitable[Any]], lossy: LossyProxy, prepare: Callable[[], Prepared]
+) -> list[Any]:
+    """The results of a prepared operation, of one whose reply is lost, so that the app repeats it, and of the
+    same one once more; an error is represented by its type."""
+    results: list[Any] = []
+    for losses in (0, 0, 1):  # the server has the script after the first call
+        lossy.lose_next(0)
+        prepared = prepare()
+        lossy.lose_next(losses)
+        lost = lossy.lost
+        results.append(await call(*prepared))
+        assert lossy.lost == lost + losses
+    try:
+        results.append(await call(*prepared))
+    except MessagingError as error:
+        results.append(type(error))
+    return results[1:]
 
 
 class Connect(Protocol):
@@ -153,7 +175,7 @@ def messaging() -> dict[str, Any]:
 def fill(
     raw: redis.Redis, connect: Connect, fragile: EmbeddedServer, messaging: dict[str, Any]
 ) -> Callable[[], None]:
-    """Fill the remaining memory with keys under the test's prefix. It stays full when buffers are freed."""
+    """Fill the remaining memory with keys of another program. It stays full when buffers are freed."""
     connect(fragile, **messaging)
     limit = raw.info("memory")["used_memory"] + SPARE
     raw.config_set("maxmemory", limit)
@@ -163,7 +185,7 @@ def fill(
         size = 100_000
         while size:
             try:
-                raw.set(f"{conf.prefix()}:filler:{os.urandom(6).hex()}", b"x" * size)
+                raw.set(f"filler:{os.urandom(6).hex()}", b"x" * size)
             except OutOfMemoryError:
                 size //= 10
         raw.config_set("maxmemory", limit - BUFFERS)

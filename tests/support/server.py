@@ -1,12 +1,16 @@
 """Helpers for the tests of chat services: a raw client, snapshots of keys, operations run step by step."""
 
 import time
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import django_redis
+import pytest
+from django.conf import settings as configured
+from django.test import override_settings
 
-from django_redis_messaging import Chat, Message, Page, Pending, conf
+from django_redis_messaging import Chat, ConfigurationError, Message, Page, Pending, conf
 from django_redis_messaging.core import clients
 from django_redis_messaging.services.chats.keys import ChatKeys
 from django_redis_messaging.services.users.keys import UserKeys
@@ -65,6 +69,39 @@ def contents(keys: list[str]) -> dict[str, bytes]:
     return dict(zip(keys, pipeline.execute(raise_on_error=False)[1::2], strict=True))
 
 
+def check_types(
+    act: Callable[[], object], keys: dict[str, str], used: str, prepare: Callable[[], object]
+) -> None:
+    """An operation that uses a key of another type fails and changes nothing; it ignores other such keys.
+
+    `keys`: the keys by what they contain; `used`: those that the operation uses; `prepare` makes them.
+    """
+    for part, key in keys.items():
+        for name in all_keys():
+            server().delete(name)
+        prepare()
+        server().delete(key)
+        server().sadd(key, "not ours")
+        before = snapshot()
+        if part in used.split():
+            with pytest.raises(ConfigurationError, match="another type"):
+                act()
+            assert snapshot() == before, part
+        else:
+            act()
+            assert snapshot()[key] == before[key], part
+
+
+@contextmanager
+def no_server() -> Iterator[None]:
+    """The app's server is not reachable."""
+    entry = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": "unix:///nonexistent/redis.sock"}
+    caches = {**configured.CACHES, conf.alias(): entry}
+    messaging = {**configured.REDIS_MESSAGING, "COMMAND_DEADLINE": 0.1}
+    with override_settings(CACHES=caches, REDIS_MESSAGING=messaging):
+        yield
+
+
 def copied(chat: Chat) -> dict[str, bytes]:
     """A copy of the chat's keys, such as a replica holds that is promoted later."""
     return {key: dump for key, dump in snapshot().items() if key.startswith(keys(chat).tag)}
@@ -90,6 +127,12 @@ def until(holds: Callable[[], object]) -> None:
 def server_ms() -> int:
     seconds, micros = server().time()
     return int(seconds * 1000 + micros // 1000)
+
+
+def let_pass(ms: int) -> None:
+    """Wait until more than these ms of the server's clock have passed."""
+    ends = server_ms() + ms
+    until(lambda: server_ms() > ends)
 
 
 def steps(operation: Any, *args: Any, **options: Any) -> Generator[Any, Any, Any]:
