@@ -44,24 +44,6 @@ LOOKS: dict[str, Callable[[Chat], object]] = {
 
 
 class TestKeepLast:
-    @pytest.mark.parametrize("keep_last", [0, 1, 3])
-    def test_so_many_remain_after_all_have_acked(self, keep_last: int) -> None:
-        chat = Chat.create("ann", ["bob", "cat"], keep_last=keep_last)
-        said(chat, "ann", *"12345678")
-        chat.ack("bob", 8)
-        chat.ack("cat", 2)
-        assert ids(chat.history("cat", after=2)) == [3, 4, 5, 6, 7, 8]
-        assert stored(chat) == 6
-        chat.ack("cat", 8)
-        assert ids(chat.history("cat")) == list(range(9 - keep_last, 9))
-        assert (stored(chat), chat.info().first_id, chat.info().last_id) == (keep_last, 9 - keep_last, 8)
-        page = chat.history("bob", after=1)
-        assert (ids(page), page.gap, chat.history("bob").gap) == (
-            list(range(9 - keep_last, 9)), 7 - keep_last, 8 - keep_last,
-        )  # fmt: skip
-        assert chat.send("ann", "9").id == 9
-        assert bodies(chat.history("cat", after=8)) == ["9"]
-
     @pytest.mark.parametrize(("keep_last", "sent", "most"), [(0, 3, 0), (3, 10, 3), (32, 100, 34)])
     def test_a_single_member_keeps_about_so_many(self, keep_last: int, sent: int, most: int) -> None:
         chat = Chat.create("ann", [], keep_last=keep_last)

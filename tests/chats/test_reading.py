@@ -84,13 +84,6 @@ class TestHistory:
 
 
 class TestAcks:
-    def test_the_position_never_moves_back(self, ten: Chat) -> None:
-        cursors = {message.id: message.cursor for message in ten.history("bob").messages}
-        for place, position in ((3, 3), (cursors[5], 5), (4, 5), (cursors[1], 5), (cursors[5], 5), (0, 5)):
-            assert ten.ack("bob", place) == position
-        assert Inbox("bob").unread() == 5
-        assert [one.read_id for one in ten.members()] == [10, 5]
-
     @pytest.mark.parametrize(
         ("place", "words"),
         [
@@ -142,27 +135,6 @@ class TestCursorsOfMissingMessages:
         impossible = f"{epoch}-1-{stamp}"
         assert chat.history("bob", after=impossible).reset is True
         assert (chat.ack("bob", impossible), chat.ack("bob", removed)) == (0, 1)
-
-
-class TestLostDataInPending:
-    def test_a_reset_is_reported_once_for_all_pages(self, ten: Chat) -> None:
-        """It is reported again at the same position, since the page may not have arrived; never after its
-        ack."""
-        ten.ack("bob", 3)
-        copy = copied(ten)
-        ten.ack("bob", 10)
-        assert Inbox("bob").pending() == []
-        rolled_back(ten, copy)
-        ten.send("ann", "m11")
-        told = []
-        while pages := Inbox("bob").pending(limit=3):
-            assert Inbox("bob").unread() == 11 - ten.members()[1].read_id
-            assert Inbox("bob").pending(limit=3) == pages
-            told += [(ids(news), news.reset) for news in pages]
-            ten.ack("bob", pages[0].cursor)
-        assert told == [([4, 5, 6], True), ([7, 8, 9], False), ([10, 11], False)]
-        ten.send("ann", "m12")
-        assert [(ids(news), news.gap, news.reset) for news in Inbox("bob").pending()] == [([12], 0, False)]
 
 
 @pytest.fixture

@@ -489,18 +489,6 @@ class TestDead:
         assert server().hkeys(keys(queue).jobs) != [b"x"]
         assert server().hexists(keys(queue).states, "x") is False
 
-    def test_push_with_its_id_replaces_a_dead_job(self) -> None:
-        queue = DelayQueue("mail", max_attempts=1)
-        queue.push("old", job_id="x")
-        queue.fail(pop_one(queue), "old reason")
-        assert queue.reschedule("x", 0) is False
-        queue.push("new", job_id="x")
-        assert (queue.stats().ready, queue.stats().dead) == (1, 0)
-        job = pop_one(queue)
-        assert (job.data, job.attempts) == ("new", 1)
-        queue.retry(job)
-        assert [(dead.data, dead.reason) for dead in queue.dead()] == [("new", "")]
-
     def test_redrive_of_many_jobs(self, queue: DelayQueue) -> None:
         queue.push_many(range(450))
         ids = [job.id for job in queue.pop(500) if queue.fail(job, "why")]
@@ -529,24 +517,6 @@ class TestDead:
 
 
 class TestIds:
-    async def test_existing_job_is_not_replaced(self, call: Call, queue: DelayQueue) -> None:
-        assert await call(queue, "push", "first", job_id="x") == "x"
-        assert await call(queue, "push", "second", job_id="x", delay=LONG, priority=9) == "x"
-        [job] = await call(queue, "pop")
-        assert job.data == "first"
-        await call(queue, "push", "third", job_id="x")
-        assert await call(queue, "pop") == []
-        await call(queue, "retry", job, LONG)
-        await call(queue, "push", "fourth", job_id="x")
-        assert await call(queue, "stats") == QueueStats(0, 1, 0, 0, None)
-        await call(queue, "reschedule", "x", 0)
-        [job] = await call(queue, "pop")
-        assert (job.data, job.attempts) == ("first", 2)
-        await call(queue, "ack", job)
-        await call(queue, "push", "after the ack", job_id="x")
-        [job] = await call(queue, "pop")
-        assert (job.data, job.attempts) == ("after the ack", 1)
-
     async def test_repeated_request_adds_nothing_and_returns_the_first_id(
         self, call: Call, queue: DelayQueue
     ) -> None:

@@ -31,7 +31,7 @@ from ..support.faults import (
     results_around_a_loss,
 )
 from ..support.scripts import Planting
-from ..support.server import DEADLINE, crash_after, reply_to, server, snapshot, steps, until
+from ..support.server import DEADLINE, reply_to, server, snapshot, steps, until
 
 #: seconds: longer than any test
 LONG = 1000
@@ -100,12 +100,6 @@ class TestLosses:
         [job] = queue.pop()
         assert (job.id, job.data, job.attempts) == (job_id, "x", 2)
         assert queue.ack(job)
-
-    def test_unread_reply_loses_no_job(self, queue: DelayQueue) -> None:
-        queue.push_many(["a", "b"])
-        crash_after(queue.pop, 1, 2, lease=0.05)
-        jobs = queue.pop(wait=DEADLINE)
-        assert sorted((job.data, job.attempts) for job in jobs) == [("a", 2), ("b", 2)]
 
     def test_due_jobs_are_moved_atomically(self, queue: DelayQueue) -> None:
         """The original moved jobs by a read, a removal and a push, and lost jobs if the process stopped in
@@ -286,9 +280,11 @@ class TestLostReplies:
         proxy.lose_next(1)
         with pytest.raises(OutcomeUnknown):
             await call(queue, "pop", 1, lease=None)
-        assert [job.data for job in await call(queue, "pop", lease=LONG)] == [3, 4]
-        [job] = await call(queue, "pop", lease=LONG, wait=PATIENCE)
-        assert (job.data, job.attempts) == (1, 2)
+        jobs = await call(queue, "pop", lease=LONG)
+        while len(jobs) < 3:  # the lease of 0.1 s may have ended before, on a busy machine
+            jobs += await call(queue, "pop", lease=LONG, wait=PATIENCE)
+        assert {job.data: job.attempts for job in jobs} == {3: 1, 4: 1, 1: 2}
+        assert await call(queue, "pop") == []
 
     async def test_repeat_by_the_caller_is_safe(
         self, call: Call, connect: Connect, proxy: LossyProxy

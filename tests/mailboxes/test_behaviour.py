@@ -121,15 +121,6 @@ class TestSending:
 
 
 class TestGroups:
-    def test_unread_mail_of_a_group_is_replaced_and_counted(self, box: Mailbox) -> None:
-        sent(box, "a1", group="a")
-        sent(box, "b1", group="b")
-        sent(box, "x")
-        assert [mail.count for mail in sent(box, "a2", "a3", group="a")] == [2, 3]
-        page = box.fetch()
-        assert [(mail.payload, mail.count) for mail in page.messages] == [("b1", 1), ("x", 1), ("a3", 3)]
-        assert (page.gap, box.unread()) == (0, 3)
-
     def test_expired_mail_is_not_replaced(self, box: Mailbox, settings: Settings) -> None:
         change(settings, MAILBOX_MAX_AGE=3600)
         now = server_ms() // 1000 * 1000
@@ -157,18 +148,6 @@ class TestGroups:
 
 
 class TestFetching:
-    def test_pages_in_both_directions(self, box: Mailbox) -> None:
-        sent(box, *range(7))
-        for newest_first, expected in [(False, list(range(7))), (True, list(range(6, -1, -1)))]:
-            found: list[int] = []
-            after, more = None, True
-            while more:
-                page = box.fetch(after=after, limit=3, newest_first=newest_first)
-                found += items(page)
-                after, more = page.cursor, page.has_more
-            assert found == expected
-        assert items(box.fetch(after=5)) == [5, 6], "an id in place of a cursor"
-
     def test_page_ends_at_the_size_limit(self, box: Mailbox) -> None:
         sent(box, *("x" * 50_000 for _ in range(12)), "y" * 64_000)
         mails: list[int] = []
@@ -220,14 +199,6 @@ class TestReading:
         assert (box.ack(10**12), box.unread()) == (3, 0)
         assert not server().exists(keys().marked)  # marks up to the position are removed
         assert Mailbox("nobody").ack(7) == 0
-
-    def test_single_mails_are_marked_or_removed(self, box: Mailbox) -> None:
-        sent(box, *"abcd")
-        assert [box.mark_read(some) for some in ([2, 4, 4, 99], (2, 3), [], iter([4]))] == [2, 1, 0, 0]
-        assert (items(box.fetch(unread=True)), box.status().acked_id) == (["a"], 0)
-        assert (box.discard(2), box.discard(2), box.discard(99)) == (True, False, False)
-        assert items(box.fetch(after=2)) == ["c", "d"]
-        assert (box.clear(), box.clear(), box.send("e").id, ids(box.fetch())) == (3, 0, 5, [5])
 
     def test_status(self, box: Mailbox, settings: Settings) -> None:
         change(settings, MAILBOX_MAX_LENGTH=2)
