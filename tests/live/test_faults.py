@@ -19,6 +19,7 @@ from django_redis_messaging.services.live import hints
 from tests.support.clusters import Cluster
 from tests.support.sentinels import Sentinels
 
+from ..support.faults import unavailable
 from ..support.server import until
 from .test_streams import Reader, following
 
@@ -102,11 +103,8 @@ async def test_a_server_that_freezes(
         async with using(settings, LOCATION=server.url):
 
             def freeze() -> None:
-                server.freeze()
-                try:
+                with unavailable(server):
                     until(lambda: "Hints of changes are lost" in caplog.text)
-                finally:
-                    server.thaw()
 
             await survives(freeze)
 

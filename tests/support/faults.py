@@ -116,6 +116,22 @@ def connect(own_prefix: str) -> Iterator[Connect]:
 
 
 @contextmanager
+def unavailable(server: EmbeddedServer, how: str = "frozen") -> Iterator[None]:
+    """Let a server give no replies in the block: it is frozen, or stopped."""
+    if how == "stopped":
+        server.stop()
+    else:
+        server.freeze()
+    try:
+        yield
+    finally:
+        if how == "stopped":
+            server.start()
+        else:
+            server.thaw()
+
+
+@contextmanager
 def cast(stage: child_processes.Stage, size: int) -> Iterator[ProcessPoolExecutor]:
     """A pool of processes that start together, each for one function."""
     barrier = processes.Barrier(size)

@@ -14,7 +14,7 @@ from typing import Any
 from django.core.management import call_command
 
 from tests.support.listeners import jobs
-from tests.support.workers import server, until
+from tests.support.server import server, until
 
 from . import child_processes
 from .faults import PATIENCE, processes

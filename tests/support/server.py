@@ -115,12 +115,12 @@ def rolled_back(chat: Chat, copy: dict[str, bytes]) -> None:
         server().restore(key, 0, dump)
 
 
-def until(holds: Callable[[], object]) -> None:
+def until(holds: Callable[[], object], seconds: float = DEADLINE) -> None:
     """Wait until a condition is true."""
-    ends = time.monotonic() + DEADLINE
+    ends = time.monotonic() + seconds
     while not holds():
         if time.monotonic() > ends:
-            raise TimeoutError(f"not within {DEADLINE} s")
+            raise TimeoutError(f"not within {seconds} s")
         time.sleep(0.002)
 
 

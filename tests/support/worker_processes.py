@@ -13,7 +13,8 @@ from typing import Any
 
 from django.conf import settings
 
-from tests.support.workers import keys, server, until
+from tests.support.server import server, until
+from tests.support.workers import keys
 
 from . import child_processes
 from .faults import PATIENCE, processes

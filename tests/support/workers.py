@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 
 from django.dispatch import Signal
 from django.utils import timezone
-from django_redis import get_redis_connection
 
 from django_redis_messaging import conf
 from django_redis_messaging.services.jobs.engine import State
@@ -29,6 +28,8 @@ from django_redis_messaging.tasks.compat import (
 )
 from django_redis_messaging.tasks.worker import Limits, Worker
 from tests.support.engines import Performed, tasks_of
+
+from .server import server, until
 
 #: seconds to wait for an expected condition, also on a busy machine
 PATIENCE = 60.0
@@ -79,14 +80,6 @@ def running(run: Callable[[], None], stop: Callable[[], None]) -> Iterator[threa
         stop()
         thread.join(PATIENCE)
     assert not thread.is_alive(), "the thread does not stop"
-
-
-def until(condition: Callable[[], object], patience: float = PATIENCE) -> None:
-    """Wait until the condition is true."""
-    deadline = time.monotonic() + patience
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {patience:g} s"
-        time.sleep(0.002)
 
 
 def ended(result: TaskResult) -> TaskResult:
@@ -202,16 +195,6 @@ def stored_keys() -> set[str]:
     """Names of the backend's stored keys, except request IDs, worker records and the wake-up marker."""
     found = {key.decode().removeprefix(keys().tag) for key in server().scan_iter(match=f"{keys().tag}*")}
     return {key for key in found if not key.startswith((":requests", ":workers")) and key != ":bell"}
-
-
-def server() -> Any:
-    """A raw client of the server under test that bypasses this package."""
-    return get_redis_connection(conf.alias())
-
-
-def server_ms() -> int:
-    seconds, micros = server().time()
-    return int(seconds * 1000 + micros // 1000)
 
 
 def liveness(of: Worker) -> list[int]:

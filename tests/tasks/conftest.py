@@ -23,8 +23,7 @@ from django_redis_messaging.services.jobs import poller as jobs_poller
 from django_redis_messaging.services.jobs import worker as jobs_worker
 
 from ..support.processes import Start, commands
-from ..support.server import change
-from ..support.workers import until
+from ..support.server import change, until
 from . import jobs
 
 #: sets OPTIONS of the backend under test

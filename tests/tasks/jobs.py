@@ -12,13 +12,14 @@ from typing import Any
 
 from asgiref.sync import sync_to_async
 from django.db import connection
-from django_redis import get_redis_connection
 
 from django_redis_messaging import Lock, Unavailable, conf
 from django_redis_messaging.core.operations import perform
 from django_redis_messaging.services.jobs.keys import JobKeys
 from django_redis_messaging.tasks import task
 from django_redis_messaging.tasks.compat import TaskResult
+
+from ..support.server import server
 
 
 @task
@@ -38,11 +39,6 @@ async def aecho(*args: Any, **kwargs: Any) -> Any:
 
 @task
 def fail(text: str = "no") -> None:
-    raise ValueError(text)
-
-
-@task(max_attempts=3)
-def fail_three_times(text: str = "no") -> None:
     raise ValueError(text)
 
 
@@ -88,9 +84,8 @@ def raise_unavailable(*_: object, **__: object) -> Any:
 def move(result: TaskResult, module: str) -> None:
     """Let a stored call name the task of another module."""
     jobs = JobKeys(conf.prefix(), "tasks", "default").jobs
-    client = get_redis_connection(conf.alias())
-    stored = client.hget(jobs, result.id)
-    client.hset(jobs, result.id, stored.replace(__name__.encode(), module.encode()))
+    stored = server().hget(jobs, result.id)
+    server().hset(jobs, result.id, stored.replace(__name__.encode(), module.encode()))
 
 
 #: values recorded by the tasks of this process
@@ -330,11 +325,6 @@ def succeed_on_third_attempt(context: Any) -> int:
     return int(context.attempt)
 
 
-@task(takes_context=True)
-def fail_with_attempt(context: Any) -> None:
-    raise ValueError(f"attempt {context.attempt}")
-
-
 @task(unique=True)
 def unique_echo(*args: Any, **kwargs: Any) -> Any:
     return [args, kwargs]
@@ -342,25 +332,6 @@ def unique_echo(*args: Any, **kwargs: Any) -> Any:
 
 @task(unique=True)
 def unique_report(year: int, options: Any = None) -> None: ...
-
-
-@task(unique=True)
-def unique_other(*args: Any) -> None: ...
-
-
-@task(unique="shared")
-def unique_by_name(number: int) -> int:
-    return number
-
-
-@task(unique=lambda order, **_: f"order {order}")
-def unique_by_order(order: int, *, note: str = "") -> str:
-    return note
-
-
-@task(unique=True)
-def unique_fail() -> None:
-    raise ValueError("alone")
 
 
 @task
@@ -385,30 +356,10 @@ async def async_locked_state(context: Any, order_id: int) -> list[Any]:
 
 
 @task(lock="order:7")
-def locked_fail() -> None:
-    raise ValueError("while it holds the lock")
-
-
-@task(lock="order:7", concurrency=2, timeout=0.2)
-async def locked_sleep(seconds: float) -> None:
-    await asyncio.sleep(seconds)
-
-
-@task(lock="order:7")
-def locked_wait() -> str:
-    return str(wait.func())
-
-
-@task(lock="order:7")
 def locked_loss() -> str:
     """Run until the lease of its lock is lost."""
-    get_redis_connection(conf.alias()).delete(Lock("order:7").key)
+    server().delete(Lock("order:7").key)
     return "done"
-
-
-@task(concurrency=2)
-def limited_wait() -> str:
-    return str(wait.func())
 
 
 @task(concurrency=1, concurrency_key="customer:{customer}")
@@ -419,7 +370,7 @@ def limited_note(customer: str) -> None:
 @task(lock="order:{order_id}", concurrency=2, concurrency_key="orders")
 def enter(order_id: int, number: int) -> None:
     """Count the calls that run, in Redis; note the largest counts."""
-    client = get_redis_connection(conf.alias())
+    client = server()
     running = f"{conf.prefix()}:running"
     for name in (f"order {order_id}", "orders"):
         largest = client.hincrby(running, name, 1)
@@ -444,11 +395,6 @@ def double(number: int) -> int:
 @task(unique=lambda value: f"value {value}")
 def unique_note(value: Any) -> None:
     notes.append(value)
-
-
-@task(unique="one at a time", max_attempts=3)
-def unique_double(number: int) -> int:
-    return 2 * number
 
 
 @task(takes_context=True)

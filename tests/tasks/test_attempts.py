@@ -30,6 +30,7 @@ from django_redis_messaging.services.jobs.threads import EventLoop, EventLoopEnd
 from django_redis_messaging.tasks import records, task
 from django_redis_messaging.tasks.compat import task_backends, task_started
 
+from ..support.server import until
 from ..support.unusual_errors import AttributesExit, Nameless, TextExits, deep_group, with_notes
 from ..support.workers import (
     FAILED,
@@ -42,7 +43,6 @@ from ..support.workers import (
     errors_of,
     receiving,
     running,
-    until,
     worker,
 )
 from . import jobs

@@ -32,7 +32,7 @@ from django_redis_messaging.tasks.compat import (
 from tests.conftest import Call
 
 from ..support.scripts import server_clock
-from ..support.server import change
+from ..support.server import change, server, server_ms, until
 from ..support.workers import (
     FAILED,
     READY,
@@ -49,11 +49,8 @@ from ..support.workers import (
     receiving,
     recording_signals,
     run_to_end,
-    server,
-    server_ms,
     state,
     stored_keys,
-    until,
 )
 from . import jobs
 from .conftest import Configure
@@ -169,10 +166,10 @@ class TestRetries:
         [
             (jobs.fail, ["again"], 1),
             (jobs.fail.using(max_attempts=2), ["again"], 2),
-            (jobs.fail_three_times, ["again"], 3),
-            (jobs.fail_three_times.using(max_attempts=1), ["again"], 1),
-            (jobs.fail_three_times.using(retry_on=()), ["again"], 1),
+            (jobs.fail.using(max_attempts=3, retry_on=()), ["again"], 1),
             (jobs.retry_lookups, ["KeyError"], 3),
+            (jobs.retry_lookups.using(max_attempts=1), ["KeyError"], 1),
+            (jobs.retry_lookups.using(retry_on=()), ["KeyError"], 1),
             (jobs.retry_lookups, ["ValueError"], 1),
             (jobs.retry_lookups, ["SystemExit"], 1),
             (jobs.raise_by_name.using(max_attempts=4, retry_on=(LookupError,)), ["KeyError"], 4),
@@ -199,7 +196,7 @@ class TestRetries:
 
     def test_task_is_ready_between_attempts(self, settings: Settings) -> None:
         change(settings, JOB_BACKOFF=600)
-        result = jobs.fail_three_times.enqueue()
+        result = jobs.retry_lookups.enqueue("KeyError")
         with recording_signals() as signals:
             burst()
         result.refresh()
@@ -210,7 +207,7 @@ class TestRetries:
 
     def test_backoff_doubles(self, settings: Settings) -> None:
         change(settings, JOB_BACKOFF=0.06)
-        result = jobs.fail_three_times.enqueue()
+        result = jobs.retry_lookups.enqueue("KeyError")
         assert run_to_end(result) == [FAILED]
         assert result.last_attempted_at - result.started_at >= timedelta(seconds=0.03 + 0.06)
 
@@ -246,7 +243,7 @@ class TestRetries:
         assert (run_to_end(result), result.attempts) == ([FAILED], 2)
 
     def test_redriven_task_keeps_its_errors_and_starts_attempts_anew(self) -> None:
-        result = jobs.fail_with_attempt.enqueue()
+        result = jobs.succeed_on_third_attempt.using(max_attempts=1).enqueue()
         burst()
         assert engine().redrive("default", None) == 1
         result.refresh()
@@ -260,7 +257,8 @@ class TestRetries:
 class TestUnique:
     def test_duplicate_returns_the_first_result(self) -> None:
         first, second, other = (jobs.unique_echo.enqueue(number) for number in (1, 1, 2))
-        assert count_waiting() == 2
+        jobs.echo.using(unique=True).enqueue(1)  # another task has keys of its own
+        assert count_waiting() == 3
         assert second.id == first.id != other.id
         run_to_end(first, second, other)
         assert first.return_value == second.return_value == [[1], {}]
@@ -301,19 +299,14 @@ class TestUnique:
             called.enqueue(*args, **kwargs)
         assert count_waiting() == waiting
 
-    def test_keys_are_those_of_the_task_in_any_queue(self) -> None:
-        jobs.unique_echo.enqueue(1)
-        jobs.unique_echo.using(queue_name="other").enqueue(1)
-        assert count_waiting() == 1
-        jobs.unique_other.enqueue(1)
-        assert count_waiting() == 2
-
     def test_key_can_be_a_name_or_a_function(self) -> None:
-        numbers = [jobs.unique_by_name.enqueue(number) for number in range(3)]
-        orders = [jobs.unique_by_order.enqueue(order, note=f"{n}") for n, order in enumerate([1, 1, 2])]
-        run_to_end(*numbers, *orders)
-        assert [each.return_value for each in numbers] == [0, 0, 0]
-        assert [each.return_value for each in orders] == ["0", "0", "2"]
+        by_name = jobs.echo.using(unique="shared")
+        by_order = jobs.echo.using(unique=lambda order, **_: f"order {order}")
+        results = [by_name.enqueue(number) for number in range(3)]
+        results += [by_order.enqueue(order, note=n) for n, order in enumerate([1, 1, 2])]
+        run_to_end(*results)
+        found = [each.return_value for each in results]
+        assert found == [[[0], {}]] * 3 + [[[1], {"note": 0}]] * 2 + [[[2], {"note": 2}]]
 
     async def test_all_enqueue_methods_respect_unique_keys(self) -> None:
         first = await jobs.unique_echo.aenqueue("x")
@@ -327,7 +320,7 @@ class TestUnique:
 
     @pytest.mark.parametrize("end", ["done", "failed", "cancelled", "lost"])
     def test_key_is_released_when_the_task_ends(self, end: str) -> None:
-        called = jobs.unique_fail if end == "failed" else jobs.unique_echo.using(max_attempts=1)
+        called = jobs.fail.using(unique=True) if end == "failed" else jobs.unique_echo.using(max_attempts=1)
         first = called.enqueue()
         if end == "cancelled":
             assert first.cancel()
@@ -342,9 +335,10 @@ class TestUnique:
 
     def test_key_stays_reserved_during_retries(self, settings: Settings) -> None:
         change(settings, JOB_BACKOFF=600)
-        first = jobs.unique_fail.using(max_attempts=2).enqueue()
+        unique = jobs.fail.using(unique=True, max_attempts=2)
+        first = unique.enqueue()
         burst()
-        assert backend().get_result(jobs.unique_fail.enqueue().id).id == first.id
+        assert backend().get_result(unique.enqueue().id).id == first.id
 
     def test_expired_lease_cannot_release_the_key(self) -> None:
         result, queues = jobs.unique_echo.enqueue(), engine()
@@ -418,9 +412,10 @@ class TestMany:
 
 
 class TestResults:
-    def test_ids_begin_with_the_shard(self) -> None:
-        results = [jobs.noop.enqueue(), *jobs.noop.enqueue_many([([], {})] * 3)]
-        assert all(re.fullmatch("0[0-9a-f]{31}", each.id) for each in results)
+    def test_ids_begin_with_the_shard_and_are_unique(self) -> None:
+        ids = {each.id for each in (jobs.noop.enqueue(), *jobs.noop.enqueue_many([([], {})] * 19))}
+        assert len(ids) == 20
+        assert all(re.fullmatch("0[0-9a-f]{31}", one) for one in ids)
 
     def test_backends_are_separate(self, settings: Settings) -> None:
         settings.TASKS = {**settings.TASKS, "more": {**settings.TASKS["default"], "QUEUES": ["default"]}}
@@ -621,7 +616,7 @@ class TestDeadLetters:
         assert queues.redrive("default", None) == 0
         assert counts() == [453, 0, 0, 450]
 
-    def test_expired_dead_jobs_are_removed(self, settings: Settings, configure: Configure) -> None:
+    def test_expired_ones_are_not_redriven_and_their_results_are_kept(self, settings: Settings) -> None:
         result = jobs.fail.enqueue()
         assert run_to_end(result) == [FAILED]
         change(settings, JOB_DEAD_TTL=0.02)
@@ -629,13 +624,7 @@ class TestDeadLetters:
         assert engine().redrive("default", None) == engine().redrive("default", [result.id]) == 0
         engine().sweep(["default"])
         result.refresh()
-        assert result.status == FAILED  # until RESULT_TTL
-        configure(RESULT_TTL=0.02)
-        other = jobs.fail.enqueue()
-        with pytest.raises(TaskResultDoesNotExist):
-            until(lambda: run_to_end(other) == [])
-        assert engine().sweep(["default"]) is None
-        assert other.id.encode() not in server().hkeys(keys().states)
+        assert result.status == FAILED
 
 
 class TestPayloads:

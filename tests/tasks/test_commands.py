@@ -1,39 +1,49 @@
-"""The management commands run_worker, run_poller, messaging_stats and redrive."""
+"""The management commands run_worker, run_poller, run_messaging, messaging_stats and redrive."""
 
 from __future__ import annotations
 
 import importlib
 import io
 import json
+import shlex
 import signal
 import sys
+import threading
 import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 from django.core.management import CommandError, call_command, load_command_class
-from pytest import CaptureFixture, MonkeyPatch
+from django.utils import autoreload
+from pytest import CaptureFixture, LogCaptureFixture, MonkeyPatch
 from pytest_django import DjangoDbBlocker, Settings
 
-from django_redis_messaging import DelayQueue
+from django_redis_messaging import ConfigurationError, DelayQueue, Expired, Expiry, handlers, on_expiry
 from django_redis_messaging.devserver.server import EmbeddedServer
-from django_redis_messaging.management.loops import chosen_backend, chosen_queues
+from django_redis_messaging.management import loops
+from django_redis_messaging.management.loops import LoopGroup, chosen_backend, chosen_queues
+from django_redis_messaging.services.jobs.keys import JobKeys
+from django_redis_messaging.services.jobs.poller import Poller
 
+from ..support.engines import timers
 from ..support.processes import Start
-from ..support.server import change
+from ..support.server import change, server, until
 from ..support.workers import (
     DUMMY,
+    FAILED,
     PATIENCE,
     READY,
+    SUCCESSFUL,
     assert_released,
     burst,
     counts,
     ended,
     keys,
     later,
-    server,
-    until,
+    state,
 )
 from . import jobs
 from .conftest import AddModule, SendWhen
@@ -51,21 +61,14 @@ def output_of(command: str, *arguments: str, **options: Any) -> str:
 
 
 class TestWorker:
-    def test_burst_and_an_invalid_option_in_processes(self, start: Start) -> None:
+    def test_burst_in_a_process(self, start: Start) -> None:
         results = [jobs.echo.enqueue(1), jobs.aecho.using(queue_name="other").enqueue(2), jobs.fail.enqueue()]
-        good, bad = start("run_worker", "--burst"), start("run_worker", "--backend", "nowhere")
-        out, _ = good.communicate(timeout=PATIENCE)
-        assert good.returncode == 0
+        process = start("run_worker", "--burst")
+        out, _ = process.communicate(timeout=PATIENCE)
+        assert process.returncode == 0
         assert "serves default, other. Ctrl-C ends it." in out
         assert "ended after 3 tasks." in out
-        statuses = [ended(result).status.value for result in results]
-        assert statuses == ["SUCCESSFUL", "SUCCESSFUL", "FAILED"]
-        out, errors = bad.communicate(timeout=PATIENCE)
-        assert (bad.returncode, out) == (1, "")
-        assert errors == (
-            "CommandError: TASKS has no entry 'nowhere' whose BACKEND is "
-            "django_redis_messaging.tasks.RedisBackend (found: default).\n"
-        )
+        assert [ended(result).status for result in results] == [SUCCESSFUL, SUCCESSFUL, FAILED]
 
     def test_verbosity_zero_prints_nothing(self, capfd: CaptureFixture[str]) -> None:
         assert output_of("run_worker", "--burst", verbosity=0) == ""
@@ -91,7 +94,7 @@ class TestWorker:
         first, second = jobs.pid_after.enqueue(str(began), 0.2), jobs.noop.enqueue()
         send_when(began.exists, number)
         assert "ended after 1 tasks." in output_of("run_worker", "--concurrency", "1")
-        assert ended(first).status.value == "SUCCESSFUL"
+        assert ended(first).status == SUCCESSFUL
         assert_released(second)
 
     @pytest.mark.timing
@@ -144,36 +147,6 @@ class TestWorker:
             process.communicate(timeout=PATIENCE)
         assert process.returncode == 0
 
-    @pytest.mark.parametrize(
-        ("arguments", "text"),
-        [
-            (["--queue", "nope"], "no queue 'nope': add it to QUEUES"),
-            (["--queue", "default", "--queue", "nope"], "no queue 'nope'"),
-            (["--queue", "nope=3"], "no queue 'nope'"),
-            (["--queue", "default=0"], "--queue default=0: the weight must be a number between 1 and 1000"),
-            (["--queue", "default="], "the weight must be a number"),
-            (["--queue", "default=1.5"], "the weight must be a number"),
-            (["--queue", "default=" + 5000 * "1"], "the weight must be a number"),
-            (["--queue", "=3"], "the name of a queue is empty"),
-            (["--queue", "default", "--queue", "default=3"], "--queue must name each queue once."),
-            (["--concurrency", "0"], "--concurrency must be at least 1"),
-            (["--lease", "0.5"], "--lease between 1 and"),
-            (["--lease", "nan"], "--lease between 1 and"),
-            (["--lease", "inf"], "--lease between 1 and"),
-            (["--drain", "-1"], "--drain must be between 0 and"),
-            (["--drain", "nan"], "--drain must be between 0 and"),
-            (["--max-tasks", "0"], "--max-tasks must be at least 1"),
-            (["--max-memory", "-5"], "--max-memory must be at least 1"),
-            (["--max-time", "nan"], "--max-time must be at least 1"),
-            (["--concurrency", "many"], "invalid int value: 'many'"),
-        ],
-    )
-    def test_invalid_options(self, arguments: list[str], text: str) -> None:
-        with pytest.raises(CommandError) as error:
-            call_command("run_worker", *arguments, "--burst")
-        assert text in str(error.value)
-        assert "\n" not in str(error.value)
-
     @pytest.mark.usefixtures("any_queue")
     def test_backend_without_queues_needs_the_queue_option(self) -> None:
         with pytest.raises(CommandError, match="name the queues to serve with --queue"):
@@ -201,6 +174,252 @@ def test_poller_moves_due_tasks_until_a_signal(number: signal.Signals, send_when
     jobs.noop.using(run_after=later(0.1)).enqueue()
     send_when(lambda: server().zcard(keys().queue("default").ready) == 1, number)
     assert output_of("run_poller") == "Polling. Ctrl-C ends it.\n"
+
+
+EXPIRIES = """
+import time
+from pathlib import Path
+from django_redis_messaging import on_expiry
+
+@on_expiry("order")
+def unpaid(expired):
+    Path(expired.payload["marker"]).write_text(expired.name)
+    time.sleep(expired.payload["seconds"])
+"""
+
+
+def test_all_three_loops_run_and_drain_at_the_first_signal(start: Start, tmp_path: Path) -> None:
+    """The signal arrives while the timer's handler and the task are running."""
+    shop = tmp_path / "shop"
+    shop.mkdir()
+    (shop / "__init__.py").touch()
+    (shop / "expiries.py").write_text(EXPIRIES)
+    fired, begun = tmp_path / "fired", tmp_path / "begun"
+    DelayQueue("mail").push("hello", delay=0.1)
+    process = start("run_messaging", "--concurrency", "2", apps="shop", path=tmp_path)
+    assert process.stdout
+    line = process.stdout.readline()
+    assert line.startswith("Running worker ")
+    assert line.endswith(" of default, other; poller; listener of timers of order. Ctrl-C ends it.\n")
+    mail = JobKeys(keys().tag.partition(":1:")[0], "queue", "mail").queue("jobs")
+    until(lambda: server().zcard(mail.ready) == 1)
+    Expiry("order").start("17", 0.01, {"marker": str(fired), "seconds": 0.5})
+    result = jobs.pid_after.enqueue(str(begun), 0.5)
+    until(lambda: fired.exists() and begun.exists())
+    process.send_signal(SIGTERM)
+    assert process.communicate(timeout=PATIENCE) == ("Ended after 1 tasks and 1 timers.\n", "")
+    assert process.returncode == 0
+    assert ended(result).return_value == process.pid
+    assert timers().stats("order")[:4] == [0, 0, 0, 0]
+
+
+@pytest.fixture
+def stop_immediately(monkeypatch: MonkeyPatch) -> None:
+    """Simulate a signal before the start: the loops end at once."""
+    monkeypatch.setattr(loops, "at_signals", lambda stop: stop())
+
+
+@pytest.mark.usefixtures("send_when")
+class TestTogether:
+    @pytest.mark.timing
+    def test_second_signal_releases_running_jobs(self, send_when: SendWhen) -> None:
+        @on_expiry("order")
+        def unpaid(expired: Expired) -> None:
+            jobs.note.func("fired")
+            jobs.go.wait(PATIENCE)
+
+        Expiry("order").start("17", 0.01)
+        result = jobs.wait.enqueue()
+        send_when(lambda: len(jobs.notes) == 2, SIGTERM, SIGINT)
+        assert output_of("run_messaging", "--verbosity", "0", "--drain", "600") == ""
+        assert_released(result)
+        assert timers().stats("order")[:4] == [1, 0, 0, 0]
+
+    def test_failed_loop_drains_the_others_and_is_an_error_of_the_command(
+        self, monkeypatch: MonkeyPatch, caplog: LogCaptureFixture
+    ) -> None:
+        def fail(_: Poller) -> None:
+            until(lambda: state(result).status == "r")
+            raise RuntimeError("a mistake of the site")
+
+        monkeypatch.setattr(Poller, "run", fail)
+        result, out = jobs.sleep.enqueue(0.2), io.StringIO()
+        with pytest.raises(CommandError, match=r"Ended by an error of the poller; see the log\."):
+            call_command("run_messaging", stdout=out)
+        assert ended(result).status == SUCCESSFUL
+        assert out.getvalue().endswith("Ended after 1 tasks and 0 timers.\n")
+        assert "RuntimeError: a mistake of the site" in caplog.text
+
+    @pytest.mark.usefixtures("stop_immediately")
+    def test_no_worker_and_no_listener_is_no_error(self, settings: Settings) -> None:
+        settings.TASKS = {"default": {"BACKEND": DUMMY}}
+        assert output_of("run_messaging") == (
+            "Running no worker (TASKS has no backend of this app); poller; no listener (no app has handlers "
+            "in expiries.py). Ctrl-C ends it.\nEnded after 0 tasks and 0 timers.\n"
+        )
+
+    def test_one_worker_for_each_backend_of_this_app(self, send_when: SendWhen, settings: Settings) -> None:
+        entry = settings.TASKS["default"]
+        settings.TASKS = {
+            "default": entry,
+            "mail": {**entry, "QUEUES": ["letters"]},
+            "no": {"BACKEND": DUMMY},
+        }
+        jobs.note.enqueue(1)
+        jobs.note.using(backend="mail", queue_name="letters").enqueue(2)
+        on_expiry("order")(print)
+        send_when(lambda: len(jobs.notes) == 2, SIGTERM)
+        lines = output_of("run_messaging")
+        assert " of default, other; worker " in lines
+        assert " of letters; poller; listener of timers of order. Ctrl-C" in lines
+        assert "Ended after 2 tasks and 0 timers." in lines
+
+    @pytest.mark.usefixtures("stop_immediately")
+    def test_without_django_tasks(self, monkeypatch: MonkeyPatch) -> None:
+        monkeypatch.setattr(loops, "tasks_installed", lambda: False)
+        assert output_of("run_messaging", "--max-time", "1").startswith(
+            "Running no worker (TASKS has no backend of this app); poller;"
+        )
+        with pytest.raises(CommandError, match="pip install"):
+            output_of("run_messaging", "--backend", "default")
+        with pytest.raises(CommandError, match=r"found: none"):
+            output_of("run_messaging", "--queue", "default")
+
+    def test_reload_leaves_signals_to_the_reloader(
+        self, settings: Settings, monkeypatch: MonkeyPatch
+    ) -> None:
+        """The reloader runs the command in a thread, where signal handlers cannot be set."""
+        settings.TASKS = {"default": {"BACKEND": DUMMY}}
+
+        def run_with_reloader(run: Callable[..., None], **options: Any) -> None:
+            with ThreadPoolExecutor() as pool:
+                pool.submit(run, **options).result()
+
+        monkeypatch.setattr(autoreload, "run_with_reloader", run_with_reloader)
+        assert "Ended after 0 tasks" in output_of("run_messaging", "--reload", "--max-time", "1")
+
+    @pytest.mark.usefixtures("stop_immediately")
+    def test_backend_and_queue_options(self, settings: Settings) -> None:
+        entry = settings.TASKS["default"]
+        settings.TASKS = {"default": entry, "mail": {**entry, "QUEUES": ["letters"]}}
+        [line, _] = output_of("run_messaging", "--backend", "default", "--queue", "other").splitlines()
+        assert " of other; poller; no listener" in line
+        assert "letters" not in line
+        with pytest.raises(CommandError, match=r"name it with --backend \(found: default, mail\)"):
+            output_of("run_messaging", "--queue", "other")
+
+    def test_conflicting_handlers(self, monkeypatch: MonkeyPatch) -> None:
+        def discover() -> None:
+            raise ConfigurationError("The namespace 'order' has a handler already.")
+
+        monkeypatch.setattr(handlers, "discover", discover)
+        with pytest.raises(CommandError, match="has a handler already"):
+            output_of("run_messaging")
+
+
+class WaitingLoop:
+    """A loop that runs until it was stopped `stops` times."""
+
+    def __init__(self, stops: int = 1) -> None:
+        self.stops = stops
+        self.stop_calls = 0
+        self._woken = threading.Semaphore(0)
+
+    def run(self) -> None:
+        for _ in range(self.stops):
+            assert self._woken.acquire(timeout=PATIENCE)
+
+    def stop(self) -> None:
+        self.stop_calls += 1
+        self._woken.release()
+
+
+class EndingLoop:
+    """A loop that ends at once: normally, with an exception, or after logging a failure."""
+
+    def __init__(self, error: BaseException | None = None, *, failed: bool = False) -> None:
+        self.error, self.failed = error, failed
+
+    def run(self) -> None:
+        if self.error is not None:
+            raise self.error
+
+    def stop(self) -> None: ...
+
+
+class TestLoopGroup:
+    def test_both_stops_reach_all_loops(self) -> None:
+        LoopGroup({}).run()  # ends at once
+        one, other = WaitingLoop(1), WaitingLoop(2)
+        together = LoopGroup({"one": one, "other": other})
+        together.stop()
+        together.stop()
+        together.run()
+        assert (one.stop_calls, other.stop_calls) in {(1, 2), (2, 2)}
+        assert together.failed == []
+
+    @pytest.mark.parametrize(
+        ("ending", "failed"),
+        [
+            (EndingLoop(), []),
+            (EndingLoop(ValueError("x")), ["ending"]),
+            (EndingLoop(SystemExit("x")), ["ending"]),
+            (EndingLoop(failed=True), ["ending"]),
+        ],
+    )
+    def test_loop_that_ends_stops_the_others_once(
+        self, ending: EndingLoop, failed: list[str], caplog: LogCaptureFixture
+    ) -> None:
+        """The others drain. When one of them ends, the rest are not stopped a second time."""
+        others = WaitingLoop(), WaitingLoop(), WaitingLoop()
+        together = LoopGroup({"ending": ending, "a": others[0], "b": others[1], "c": others[2]})
+        together.run()
+        assert [other.stop_calls for other in others] == [1, 1, 1]
+        assert together.failed == failed
+        assert ("The ending failed" in caplog.text) == (ending.error is not None)
+
+    @pytest.mark.timing
+    def test_loops_stop_after_max_time(self) -> None:
+        waiting, began = WaitingLoop(), time.monotonic()
+        LoopGroup({"waiting": waiting}, max_time=0.2).run()
+        assert waiting.stop_calls == 1
+        assert 0.2 <= time.monotonic() - began < PATIENCE
+
+    @pytest.mark.timing
+    def test_loop_that_ignores_the_second_stop_is_abandoned(
+        self, monkeypatch: MonkeyPatch, caplog: LogCaptureFixture
+    ) -> None:
+        """For example, a loop that waits for an unresponsive Redis."""
+        monkeypatch.setattr(loops, "GROUP_STOP_TIMEOUT", 0.1)
+        one, other = WaitingLoop(3), WaitingLoop(2)
+        together = LoopGroup({"one": one, "other": other})
+        together.stop()
+        together.stop()
+        together.run()
+        assert (one.stop_calls, other.stop_calls) == (2, 2)
+        assert "Exiting though these loops have not ended: one." in caplog.text
+        one.stop()
+
+    @pytest.mark.usefixtures("send_when")
+    @pytest.mark.timing
+    def test_signal_that_interrupts_no_wait_is_noticed(self, monkeypatch: MonkeyPatch) -> None:
+        """For example, one that arrives just before the wait begins; here, another thread receives it."""
+        monkeypatch.setattr(loops, "GROUP_POLL_INTERVAL", 0.3)
+        waiting = WaitingLoop()
+        together = LoopGroup({"waiting": waiting})
+        loops.at_signals(together.stop)
+
+        def send() -> None:
+            until(lambda: any(thread.name == "waiting" for thread in threading.enumerate()))
+            # the test cannot see whether the wait has begun: it may pass wrongly, but never fail wrongly
+            time.sleep(0.1)
+            signal.pthread_kill(threading.get_ident(), SIGTERM)
+
+        with ThreadPoolExecutor() as pool:
+            sent = pool.submit(send)
+            together.run()
+            sent.result()
+        assert waiting.stop_calls == 1
 
 
 def expected_row(queue: str, **counts: int) -> dict[str, Any]:
@@ -251,25 +470,6 @@ class TestStats:
         assert first.endswith(" s")
         assert {len(line) for line in (head, first, *others)} == {len(head)}
 
-    @pytest.mark.parametrize("arguments", [["messaging_stats"], ["redrive", "mail"]])
-    def test_unreachable_redis_prints_one_line(
-        self,
-        arguments: list[str],
-        own_server: EmbeddedServer,
-        settings: Settings,
-        django_db_blocker: DjangoDbBlocker,
-        capsys: CaptureFixture[str],
-    ) -> None:
-        change(settings, COMMAND_DEADLINE=0.2)
-        own_server.stop()
-        command = load_command_class("django_redis_messaging", arguments[0])
-        with pytest.raises(SystemExit) as exited, django_db_blocker.unblock():
-            command.run_from_argv(["manage.py", *arguments])
-        out, errors = capsys.readouterr()
-        assert (exited.value.code, out) == (1, "")
-        assert errors.startswith("CommandError: Redis was not available")
-        assert errors.count("\n") == 1
-
 
 class TestRedrive:
     def test_redrive_all_or_some_of_a_delay_queue(self) -> None:
@@ -292,16 +492,85 @@ class TestRedrive:
         assert results[1].status == READY
         assert output_of("redrive", "default", *tasks) == "2 requeued in default.\n"
 
-    @pytest.mark.parametrize(
-        ("arguments", "text"),
-        [
-            (["default", "--backend", "nowhere"], "TASKS has no entry 'nowhere' whose BACKEND is"),
-            ([""], "name"),
-            (["x" * 300], "name"),
-            (["mail", ""], "job_id"),
-        ],
-    )
-    def test_invalid_options(self, arguments: list[str], text: str) -> None:
-        with pytest.raises(CommandError, match=text) as error:
-            call_command("redrive", *arguments)
-        assert "\n" not in str(error.value)
+
+@pytest.mark.parametrize(
+    ("command", "arguments", "error"),
+    [
+        ("messaging_stats", [], "Redis was not available"),
+        ("redrive", ["mail"], "Redis was not available"),
+        (
+            "run_worker",
+            ["--backend", "nowhere"],
+            "TASKS has no entry 'nowhere' whose BACKEND is django_redis_messaging.tasks.RedisBackend "
+            "(found: default).\n",
+        ),
+    ],
+)
+def test_an_error_is_one_line(
+    command: str,
+    arguments: list[str],
+    error: str,
+    own_server: EmbeddedServer,
+    settings: Settings,
+    monkeypatch: MonkeyPatch,
+    django_db_blocker: DjangoDbBlocker,
+    capsys: CaptureFixture[str],
+) -> None:
+    codes: list[int] = []
+    monkeypatch.setattr(loops, "exit_within", lambda seconds, code: codes.append(code))
+    change(settings, COMMAND_DEADLINE=0.2)
+    own_server.stop()
+    loaded = load_command_class("django_redis_messaging", command)
+    with pytest.raises(SystemExit) as exited, django_db_blocker.unblock():
+        loaded.run_from_argv(["manage.py", command, *arguments])
+    out, errors = capsys.readouterr()
+    assert (exited.value.code, out) == (1, "")
+    assert codes == ([1] if command == "run_worker" else [])
+    assert errors.startswith(f"CommandError: {error}")
+    assert errors.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("command", "arguments", "text"),
+    [
+        ("run_worker", "--queue nope", "no queue 'nope': add it to QUEUES"),
+        ("run_worker", "--queue default --queue nope", "no queue 'nope'"),
+        ("run_worker", "--queue nope=3", "no queue 'nope'"),
+        (
+            "run_worker",
+            "--queue default=0",
+            "--queue default=0: the weight must be a number between 1 and 1000",
+        ),
+        ("run_worker", "--queue default=", "the weight must be a number"),
+        ("run_worker", "--queue default=1.5", "the weight must be a number"),
+        ("run_worker", "--queue default=" + 5000 * "1", "the weight must be a number"),
+        ("run_worker", "--queue =3", "the name of a queue is empty"),
+        ("run_worker", "--queue default --queue default=3", "--queue must name each queue once."),
+        ("run_worker", "--concurrency 0", "--concurrency must be at least 1"),
+        ("run_worker", "--concurrency many", "invalid int value: 'many'"),
+        ("run_worker", "--lease 0.5", "--lease between 1 and"),
+        ("run_worker", "--lease nan", "--lease between 1 and"),
+        ("run_worker", "--lease inf", "--lease between 1 and"),
+        ("run_worker", "--drain -1", "--drain must be between 0 and"),
+        ("run_worker", "--drain nan", "--drain must be between 0 and"),
+        ("run_worker", "--max-tasks 0", "--max-tasks must be at least 1"),
+        ("run_worker", "--max-memory -5", "--max-memory must be at least 1"),
+        ("run_worker", "--max-time nan", "--max-time must be at least 1"),
+        ("run_messaging", "--backend nowhere", "TASKS has no entry 'nowhere'"),
+        ("run_messaging", "--queue nope", "no queue 'nope': add it to QUEUES"),
+        ("run_messaging", "--concurrency 0", "--concurrency must be at least 1"),
+        ("run_messaging", "--lease nan", "--lease between 1 and"),
+        ("run_messaging", "--drain -1", "--drain must be between 0 and"),
+        ("run_messaging", "--max-time 0", "--max-time must be at least 1"),
+        ("redrive", "default --backend nowhere", "TASKS has no entry 'nowhere' whose BACKEND is"),
+        ("redrive", "''", "name"),
+        ("redrive", 300 * "x", "name"),
+        ("redrive", "mail ''", "job_id"),
+    ],
+)
+@pytest.mark.usefixtures("stop_immediately")
+def test_invalid_options(command: str, arguments: str, text: str) -> None:
+    with pytest.raises(CommandError) as error:
+        call_command(command, *shlex.split(arguments))
+    assert text in str(error.value)
+    assert "\n" not in str(error.value)

@@ -31,12 +31,12 @@ from django_redis_messaging.tasks import await_for_result, wait_for_result
 from django_redis_messaging.tasks.backend import prepare_follow_up
 from django_redis_messaging.tasks.compat import Task, TaskResult, task_enqueued
 
-from ..support.faults import GENEROUS, SHARE, Connect
+from ..support.faults import GENEROUS, SHARE, Connect, unavailable
 from ..support.processes import forked
 from ..support.proxy import LossyProxy
 from ..support.pytest_hooks import LONG
 from ..support.sentinels import Pair
-from ..support.server import change
+from ..support.server import change, server, server_ms, until
 from ..support.worker_processes import POINTS, worker_pool
 from ..support.workers import (
     FAILED,
@@ -56,11 +56,8 @@ from ..support.workers import (
     recording_signals,
     running,
     sent_in,
-    server,
-    server_ms,
     state,
     stored_keys,
-    until,
     worker,
 )
 from . import jobs
@@ -419,17 +416,9 @@ class TestWorkerWithoutRedis:
         """After COMMAND_DEADLINE, however it fails. Whoever started it waits for its end."""
         change(settings, COMMAND_DEADLINE=0.3)
         runner = worker(burst=True, concurrency=2)
-        if server_is == "stopped":
-            own_server.stop()
-        else:
-            own_server.freeze()
-        try:
-            with running(runner.run, runner.stop) as thread:
-                thread.join(PATIENCE / 4)
-                assert not thread.is_alive()
-        finally:
-            if server_is == "frozen":
-                own_server.thaw()
+        with unavailable(own_server, server_is), running(runner.run, runner.stop) as thread:
+            thread.join(PATIENCE / 4)
+            assert not thread.is_alive()
         assert runner.failed
 
     def test_timeouts_do_not_wait_for_it(self, own_server: EmbeddedServer) -> None:
@@ -437,11 +426,8 @@ class TestWorkerWithoutRedis:
         with at_work(concurrency=2, lease=1.0):
             results = [task.enqueue(20) for task in tasks]
             until(lambda: {state(result).status for result in results} == {"r"})
-            own_server.freeze()  # heartbeats wait
-            try:
+            with unavailable(own_server):  # heartbeats wait
                 until(lambda: len(jobs.notes) == 2)
-            finally:
-                own_server.thaw()
         assert max(jobs.notes) < 3
 
     def test_running_tasks_are_released_within_one_deadline(
@@ -558,9 +544,8 @@ class TestClientsWithoutRedis:
         change(settings, COMMAND_DEADLINE=60)
         monkeypatch.setattr("django_redis_messaging.tasks.commits.COMMIT_DEADLINE", 0.5)
         count_waiting()  # opens a connection
-        own_server.stop() if server_is == "stopped" else own_server.freeze()
         committed: list[int] = []
-        try:
+        with unavailable(own_server, server_is):
             with transaction.atomic():
                 results = []
                 for number in range(100):
@@ -573,11 +558,6 @@ class TestClientsWithoutRedis:
             with transaction.atomic():
                 jobs.noop.enqueue_on_commit().enqueue()
             assert time.monotonic() - began < 1.0, "after a failure, it waits for a short deadline"
-        finally:
-            if server_is == "stopped":
-                own_server.start()
-            else:
-                own_server.thaw()
         assert committed == (list(range(100)) if "between" in server_is else [99])
         assert {result.enqueued_at for result in results} == {None}
         if server_is == "stopped":

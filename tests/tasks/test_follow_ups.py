@@ -27,7 +27,7 @@ from django_redis_messaging.tasks import backend as waiting
 from django_redis_messaging.tasks.backend import prepare_follow_up
 from django_redis_messaging.tasks.compat import InvalidTask, TaskResult, TaskResultDoesNotExist
 
-from ..support.server import change
+from ..support.server import change, server, until
 from ..support.workers import (
     FAILED,
     READY,
@@ -42,9 +42,7 @@ from ..support.workers import (
     later,
     recording_signals,
     sent,
-    server,
     state,
-    until,
 )
 from . import jobs
 from .conftest import Configure
@@ -139,7 +137,8 @@ class TestFollowUp:
         same, other = (jobs.double.using(then=jobs.unique_note).enqueue(number) for number in (4, 5))
         by_using = jobs.double.using(then=jobs.note.using(unique="all", queue_name="other"))
         first, second = by_using.enqueue(1), by_using.enqueue(2)
-        released = jobs.unique_double.using(then=jobs.unique_double).enqueue(1)  # for the next one
+        alone = jobs.double.using(unique="one at a time", max_attempts=3, then=None)
+        released = alone.using(then=alone).enqueue(1)  # for the next one
         burst("default")
         assert follow_up(same).id == holder.id
         assert follow_up(other).id == other.then_id
@@ -325,7 +324,7 @@ class TestWaiting:
     @pytest.mark.parametrize("end", ["fail", "cancel", "lose"])
     def test_each_end_wakes(self, end: str) -> None:
         """But no retry."""
-        called = jobs.fail_three_times if end == "fail" else jobs.echo.using(max_attempts=1)
+        called = jobs.fail.using(max_attempts=3) if end == "fail" else jobs.echo.using(max_attempts=1)
         result = called.enqueue()
         with waiters(result) as [future]:
             if end == "fail":

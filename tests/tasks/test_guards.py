@@ -25,6 +25,7 @@ from django_redis_messaging.tasks.compat import InvalidTask, TaskResult
 from django_redis_messaging.tasks.task import Needs
 from django_redis_messaging.tasks.worker import ConcurrencyKeys
 
+from ..support.server import server, server_ms, until
 from ..support.workers import (
     FAILED,
     PATIENCE,
@@ -40,11 +41,8 @@ from ..support.workers import (
     keys,
     later,
     recording_signals,
-    server,
-    server_ms,
     state,
     stored_keys,
-    until,
 )
 from . import jobs
 
@@ -124,10 +122,10 @@ class TestLock:
 
     @pytest.mark.parametrize(
         ("task", "args", "error"),
-        [(jobs.locked_fail, [], "ValueError"), (jobs.locked_sleep, [20], "TaskTimeout")],
+        [(jobs.fail, [], "ValueError"), (jobs.async_sleep, [20], "TaskTimeout")],
     )
-    def test_lock_is_released_after_errors(self, task: RedisTask, args: list[Any], error: str) -> None:
-        result = task.enqueue(*args)
+    def test_both_are_released_after_errors(self, task: RedisTask, args: list[Any], error: str) -> None:
+        result = task.using(lock="order:7", concurrency=2, timeout=0.2).enqueue(*args)
         burst()
         assert errors_of(result) == [error]
         assert not is_held("order:7")
@@ -135,7 +133,7 @@ class TestLock:
 
     def test_earlier_attempts_stay_charged(self, order_lock: Lock) -> None:
         order_lock.release()
-        result = jobs.locked_fail.using(max_attempts=3).enqueue()
+        result = jobs.fail.using(lock="order:7", max_attempts=3).enqueue()
         burst()
         order_lock.acquire()
         run_now(result)
@@ -188,8 +186,8 @@ class TestLock:
 class TestConcurrency:
     def test_no_more_calls_run_than_allowed(self, monkeypatch: MonkeyPatch) -> None:
         monkeypatch.setattr(worker, "GUARD_DELAY", 0.1)
-        semaphore = Semaphore(f"task:{jobs.limited_wait.module_path}", 2)
-        results = [jobs.limited_wait.enqueue() for _ in range(3)]
+        semaphore = Semaphore(f"task:{jobs.wait.module_path}", 2)
+        results = [jobs.wait.using(concurrency=2).enqueue() for _ in range(3)]
         with at_work(concurrency=4):
             until(lambda: counts() == [0, 1, 2, 0])
             assert semaphore.info().held == 2
@@ -259,10 +257,10 @@ class TestConcurrency:
         assert operations["declare_limit"] == before + 3, "once in each interval"
 
     def test_limit_of_using_is_kept_with_the_call(self) -> None:
-        result = jobs.limited_wait.using(concurrency=5).enqueue()
+        result = jobs.limited_note.using(concurrency=5).enqueue("ann")
         assert backend().get_result(result.id).task.concurrency == 5
-        own = backend().get_result(jobs.limited_wait.enqueue().id)
-        assert own.task == jobs.limited_wait
+        own = backend().get_result(jobs.limited_note.enqueue("ann").id)
+        assert own.task == jobs.limited_note
 
 
 class TestDeferred:
@@ -384,7 +382,7 @@ class TestFailures:
         assert_released(result)
 
     def test_released_call_keeps_its_lock_while_it_runs(self) -> None:
-        result = jobs.locked_wait.enqueue()
+        result = jobs.wait.using(lock="order:7").enqueue()
         with at_work() as runner:
             until(lambda: jobs.notes)
             runner.stop()
@@ -406,7 +404,7 @@ class TestFailures:
             [(_, permit)] = server().zrange(holders, 0, -1, withscores=True)
             return server().pexpiretime(lock.key), permit
 
-        result = jobs.locked_wait.using(concurrency=1, concurrency_key="orders").enqueue()
+        result = jobs.wait.using(lock="order:7", concurrency=1, concurrency_key="orders").enqueue()
         with at_work(lease=1.0):
             until(lambda: jobs.notes)
             lock_end, permit_end = lease_ends()

@@ -37,6 +37,7 @@ from django_redis_messaging.tasks.compat import task_started
 
 from ..support import postgresql
 from ..support.processes import forked
+from ..support.server import until
 from ..support.workers import (
     FAILED,
     PATIENCE,
@@ -47,7 +48,6 @@ from ..support.workers import (
     engine,
     errors_of,
     state,
-    until,
     worker,
 )
 from . import jobs

@@ -41,20 +41,8 @@ from django_redis_messaging.tasks.schedules import (
 from tests.site.test_checks import found
 
 from ..support.processes import Start
-from ..support.server import change
-from ..support.workers import (
-    DUMMY,
-    at_work,
-    backend,
-    burst,
-    counts,
-    engine,
-    keys,
-    receiving,
-    server,
-    server_ms,
-    until,
-)
+from ..support.server import change, server, server_ms, until
+from ..support.workers import DUMMY, at_work, backend, burst, counts, engine, keys, receiving
 from . import jobs
 from .conftest import Configure
 from .test_poller import Clock, polling

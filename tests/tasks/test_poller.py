@@ -29,22 +29,9 @@ from django_redis_messaging.services.jobs.keys import JobKeys, QueueKeys, queues
 from django_redis_messaging.services.jobs.poller import AliasPoller, Poller, Round, default_alias
 
 from ..support.engines import Performed
-from ..support.faults import Connect
-from ..support.server import change
-from ..support.workers import (
-    PATIENCE,
-    backend,
-    burst,
-    engine,
-    keys,
-    later,
-    running,
-    sent,
-    sent_in,
-    server,
-    server_ms,
-    until,
-)
+from ..support.faults import Connect, unavailable
+from ..support.server import change, server, server_ms, until
+from ..support.workers import PATIENCE, backend, burst, engine, keys, later, running, sent, sent_in
 from . import jobs
 from .conftest import Configure
 
@@ -299,15 +286,11 @@ class TestFailures:
 
         monkeypatch.setattr(polling_module, "_registered", {rounds: default_alias})
         DelayQueue("q").stats()  # opens a connection
-        own_server.freeze() if state == "frozen" else own_server.stop()
-        try:
+        with unavailable(own_server, state):
             with polling():
                 until(lambda: begun)
                 stopped = time.monotonic()
             assert time.monotonic() - stopped < 5
-        finally:
-            if state == "frozen":
-                own_server.thaw()
         until(lambda: not [one for one in threading.enumerate() if one.name.startswith("poller")])
         assert begun == [0]
 

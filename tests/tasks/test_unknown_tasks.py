@@ -15,19 +15,8 @@ from django_redis_messaging.services.jobs.running import RunningJob
 from django_redis_messaging.tasks import records, worker
 from django_redis_messaging.tasks.compat import InvalidTask
 
-from ..support.workers import (
-    SUCCESSFUL,
-    backend,
-    burst,
-    counts,
-    engine,
-    keys,
-    recording_signals,
-    run_to_end,
-    server,
-    server_ms,
-    until,
-)
+from ..support.server import server, server_ms, until
+from ..support.workers import SUCCESSFUL, backend, burst, counts, engine, keys, recording_signals, run_to_end
 from . import jobs
 from .conftest import AddModule
 
