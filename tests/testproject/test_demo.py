@@ -168,11 +168,9 @@ def check_options(demo: Demo, browser: Browser) -> None:
     page = browser.until("/shop/", '<span id="discount">20 %</span>')
     while re.findall(r'<time id="made" datetime="[^"]+"', page) == made:  # ended by the limit of the test
         page = browser.get("/shop/")
-    wrong = manage(demo.directory, "option", "discount", "many")
-    assert wrong.startswith("CommandError: discount can't be 'many': ")
     page = browser.post("/shop/", discount="30")
     assert '<span id="discount">30 %</span>' in page
-    assert manage(demo.directory, "option") == '{"discount": 30, "open": false}\n'
+    assert json.loads((demo.directory / "options.json").read_text()) == {"discount": 30, "open": False}
 
 
 def check_counts(demo: Demo, browser: Browser) -> None:
@@ -238,7 +236,7 @@ def readable_by_others(directory: Path) -> list[str]:
 
 
 class TestData:
-    def test_it_is_kept_unless_fresh_and_belongs_to_one_demo(self, start: Start, tmp_path: Path) -> None:
+    def test_it_is_kept_and_belongs_to_one_demo(self, start: Start, tmp_path: Path) -> None:
         first = start()
         browser = Browser(first.address, "alice")
         assert servers(tmp_path)
@@ -262,14 +260,10 @@ class TestData:
         assert second.stop(signal.SIGTERM) == 0
         assert "Directory: 56 people" in second.output
 
-        third = start("--fresh", "--no-input")
-        browser.address = third.address
-        assert "You are" not in browser.get("/")
-        assert "Lunch on Friday" in browser.sign_in("bob")
-        assert third.stop(signal.SIGTERM) == 0
-        assert "Directory: 36 people" in third.output
-
-    def test_fresh_removes_only_keys_of_the_app_and_says_how_many(self, start: Start) -> None:
+    def test_fresh_removes_the_database_and_keys_of_the_app(self, start: Start, tmp_path: Path) -> None:
+        """After a confirmation that says how many keys."""
+        database = tmp_path / "db.sqlite3"
+        database.write_text("not a database")
         with EmbeddedServer() as server, server.client() as client:
             others = {b"demo:others", b"demo:10:x", b"demonstration:1:x", b"demo"}
             ours = [f"demo:1:{{chat:x{number}}}" for number in range(1500)]
@@ -278,10 +272,14 @@ class TestData:
             assert asked.ended() == 1
             assert "and 1500 keys demo:1:* in Redis? [y/N]" in asked.output
             assert "Nothing was removed" in asked.output and client.dbsize() == 1504
+            assert database.read_text() == "not a database"
 
             removing = start("--fresh", "--no-input", env={"REDIS_URL": server.url})
             removing.wait_for("Removed the database and 1500 keys.")
+            assert "Lunch on Friday" in Browser(removing.address).sign_in("bob")
             assert not client.exists(*ours) and client.exists(*others) == len(others)
+            assert "Directory: 36 people" in removing.output
+            removing.stop(signal.SIGKILL)
 
     def test_a_cluster_of_three_primaries_keeps_it(self, start: Start, tmp_path: Path) -> None:
         demo = start("--cluster")
@@ -346,6 +344,7 @@ class TestStart:
             "--messages must be at least 1, not 0",
             "REDIS_URL names a server",
             "was not available",
+            "discount can't be 'many': ",
         )
         for error, message in zip(errors, expected, strict=True):
             assert error.startswith("CommandError: ") and message in error
@@ -374,13 +373,14 @@ PROGRAM = """if True:
     asyncio.run(main())
     taken = socket.create_server(("127.0.0.1", 0))
     for words in (
-        ["--port", str(taken.getsockname()[1])], ["--port", "99999"],
-        ["--port", "0", "--host", "no.such.host.invalid"], ["--contacts", "-1"],
-        ["--messages", "0"], ["--port", "0", "--cluster"], ["--port", "0"],
+        ["demo", "--port", str(taken.getsockname()[1])], ["demo", "--port", "99999"],
+        ["demo", "--port", "0", "--host", "no.such.host.invalid"], ["demo", "--contacts", "-1"],
+        ["demo", "--messages", "0"], ["demo", "--port", "0", "--cluster"], ["demo", "--port", "0"],
+        ["option", "discount", "many"],
     ):
         try:
             with override_settings(REDIS_MESSAGING={**settings.REDIS_MESSAGING, "COMMAND_DEADLINE": 0.1}):
-                call_command("demo", *words, stdout=open("/dev/null", "w"))
+                call_command(*words, stdout=open("/dev/null", "w"))
         except CommandError as error:
             print("CommandError:", error)
 """
