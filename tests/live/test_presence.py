@@ -72,7 +72,7 @@ def test_streams_from_before_the_clock_was_set_back(presence: live.Presence, set
 
 
 def test_no_more_streams_than_the_limit(presence: live.Presence, settings: Settings) -> None:
-    settings.REDIS_MESSAGING = {**settings.REDIS_MESSAGING, "LIVE_MAX_STREAMS": 2}
+    change(settings, LIVE_MAX_STREAMS=2)
     assert presence.enter("ann", "one")
     assert presence.enter("ann", "two")
     assert not presence.enter("ann", "three")

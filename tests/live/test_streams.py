@@ -18,6 +18,8 @@ from django_redis_messaging.services.live import hub as polling
 from django_redis_messaging.services.live.hints import ChangeHint, HintSubscription
 from django_redis_messaging.services.live.hub import hub_of
 
+from ..support.server import change
+
 pytestmark = pytest.mark.asyncio
 
 E = TypeVar("E", bound=live.LiveEvent)
@@ -54,10 +56,15 @@ class Reader:
 
 @asynccontextmanager
 async def following(user: str, **arguments: object) -> AsyncIterator[Reader]:
+    """Read the stream of a user; the block begins when its first state has come."""
     async with aclosing(live.events(user, **arguments)) as stream:  # type: ignore[arg-type]
         reader = Reader(stream)
         task = asyncio.create_task(reader.run())
         try:
+            await reader.until(live.ChatsChanged)
+            await reader.until(live.MailChanged)
+            if "rooms" in arguments:
+                await reader.until(live.RoomChanged)
             yield reader
         finally:
             task.cancel()
@@ -79,8 +86,6 @@ async def test_begins_with_the_state(closing: None) -> None:
 async def test_a_message_reaches_the_room_and_the_list(closing: None) -> None:
     chat = await Chat.acreate("ann", ["bob"])
     async with following("bob", rooms=[chat.id]) as reader:
-        await reader.until(live.RoomChanged)
-        await reader.until(live.ChatsChanged)
         await chat.asend("ann", "Hello")
         room = await reader.until(live.RoomChanged, lambda event: event.changes.messages)
         chats = await reader.until(live.ChatsChanged, lambda event: not event.complete)
@@ -94,8 +99,7 @@ async def test_goes_on_where_another_stream_ended(closing: None) -> None:
         known = (await reader.until(live.RoomChanged, lambda event: event.changes.messages)).known
     await chat.asend("ann", "Two")
     async with following("bob", rooms={chat.id: known}) as reader:
-        await reader.until(live.RoomChanged)
-    assert reader.ids == [2]
+        assert reader.ids == [2]
 
 
 async def test_everything_comes_once_in_order_to_many(closing: None) -> None:
@@ -117,7 +121,6 @@ async def test_everything_comes_once_in_order_to_many(closing: None) -> None:
 async def test_a_hub_that_closes_as_something_changes_reads_it_for_the_next_stream(closing: None) -> None:
     chat, hub = await Chat.acreate("ann", ["bob"], "One"), hub_of()
     async with following("bob") as reader:
-        await reader.until(live.ChatsChanged)
         hub.receive(ChangeHint("m", chat.id))
         hub.close()  # before the task that reads has begun
     async with following("bob", rooms=[chat.id]) as reader:
@@ -127,8 +130,6 @@ async def test_a_hub_that_closes_as_something_changes_reads_it_for_the_next_stre
 async def test_nothing_after_leaving(closing: None) -> None:
     chat = await Chat.acreate("ann", ["bob"], "One")
     async with following("bob", rooms=[chat.id]) as bob, following("ann", rooms=[chat.id]) as ann:
-        await bob.until(live.RoomChanged)
-        await bob.until(live.ChatsChanged)
         await chat.aleave("bob", by="ann")
         await chat.asend("ann", "Secret")
         assert (await bob.until(live.RoomClosed)).chat_id == chat.id
@@ -181,7 +182,6 @@ async def test_a_lost_index_of_many_chats_does_not_block_the_event_loop() -> Non
 
 async def test_the_first_chat_of_a_user(closing: None) -> None:
     async with following("bob") as reader:
-        await reader.until(live.ChatsChanged)
         chat = await Chat.acreate("ann", ["bob"], "Hi")
         found = await reader.until(live.ChatsChanged, lambda event: event.chats)
         assert [one.chat_id for one in found.chats] == [chat.id]
@@ -190,7 +190,6 @@ async def test_the_first_chat_of_a_user(closing: None) -> None:
 async def test_typing_positions_and_mail(closing: None) -> None:
     chat = await Chat.acreate("ann", ["bob"], "One")
     async with following("bob", rooms=[chat.id]) as reader:
-        await reader.until(live.RoomChanged)
         await chat.atyping("ann")
         await reader.until(live.RoomChanged, lambda event: event.changes.typists == ["ann"])
         await chat.aack("bob", 1)
@@ -205,7 +204,7 @@ async def test_positions_wake_those_who_see_them(
     closing: None, monkeypatch: pytest.MonkeyPatch, settings: Settings, case: str
 ) -> None:
     limits = {"READ_RECEIPTS": case != "off", "TYPING_MAX_MEMBERS": 2 if case == "large" else 100}
-    settings.REDIS_MESSAGING = {**settings.REDIS_MESSAGING, **limits}
+    change(settings, **limits)
     chat = await Chat.acreate("ann", ["bob", "cat"], "One")
     reads: list[set[str]] = []
     read = Chat.achanges_for
@@ -220,9 +219,6 @@ async def test_positions_wake_those_who_see_them(
         following("bob", rooms=[chat.id]) as bob,
     ):
         begun = await ann.until(live.RoomChanged)
-        for reader in (ann, bob):
-            await reader.until(live.RoomChanged)
-            await reader.until(live.ChatsChanged)
         if case == "hidden":
             await Choices().achoose("bob", receipts=False)
             begun = await ann.until(live.RoomChanged, lambda event: "bob" not in event.changes.positions)
@@ -242,8 +238,7 @@ async def test_positions_wake_those_who_see_them(
 async def never_polling(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[None]:
     """The hub polls at the beginning, then never again by itself."""
     monkeypatch.setattr(polling, "INTERVAL", 60)
-    async with following("somebody else") as reader:
-        await reader.until(live.MailChanged)
+    async with following("somebody else"):
         yield
 
 
@@ -258,8 +253,6 @@ async def test_what_changes_before_hints_come(closing: None, monkeypatch: pytest
 
     monkeypatch.setattr(HintSubscription, "_subscribe", fail)
     async with never_polling(monkeypatch), following("bob") as reader:
-        await reader.until(live.ChatsChanged)
-        await reader.until(live.MailChanged)
         await Chat.acreate("ann", ["bob"], "Hi")
         await Mailbox("bob").asend("News")
         may_subscribe.set()
@@ -272,9 +265,7 @@ async def test_everything_is_read_again_after_hints_were_lost(
 ) -> None:
     chat = await Chat.acreate("ann", ["bob"], "One")
     async with never_polling(monkeypatch), following("bob", rooms=[chat.id]) as reader:
-        await reader.until(live.RoomChanged)
         await reader.until(live.ChatsChanged, lambda event: event.chats[0].unread == 1)
-        await reader.until(live.MailChanged)
         with monkeypatch.context() as patch:
             patch.setattr(hub_of()._hints, "_receive", lambda hint: None)
             await chat.aack("bob", 1)
@@ -290,8 +281,6 @@ async def test_without_hints_changes_are_found(closing: None, monkeypatch: pytes
     monkeypatch.setattr(polling, "INTERVAL", 0.2)
     monkeypatch.setattr(hub_of()._hints, "_receive", lambda hint: None)
     async with following("bob", rooms=[chat.id]) as reader:
-        await reader.until(live.RoomChanged)
-        await reader.until(live.ChatsChanged)
         await chat.asend("ann", "Two")
         await reader.until(live.RoomChanged, lambda event: event.changes.messages)
         await chat.aedit("ann", 1, "Uno")
@@ -316,11 +305,10 @@ async def test_who_is_online(closing: None, monkeypatch: pytest.MonkeyPatch, set
         await ann.until(live.PresenceChanged, lambda event: event.online == {"cat"})
         await Choices().achoose("cat", online=False)
         await ann.until(live.PresenceChanged, lambda event: event.online == frozenset())
-    settings.REDIS_MESSAGING = {**settings.REDIS_MESSAGING, "PRESENCE_MAX_MEMBERS": 1}
+    change(settings, PRESENCE_MAX_MEMBERS=1)
     await Choices().achoose("cat", online=True)
     await presence.arenew({"one": "cat"})
     async with following("ann", rooms=[chat.id]) as ann:
-        await ann.until(live.RoomChanged)
         await chat.asend("ann", "Two")
         await ann.until(live.RoomChanged, lambda event: event.changes.messages)
         assert hub_of()._registry.chats[chat.id].members == frozenset()
@@ -345,7 +333,7 @@ async def test_a_chat_that_grows_shows_nobody_online(
     closing: None, monkeypatch: pytest.MonkeyPatch, settings: Settings
 ) -> None:
     monkeypatch.setattr(polling, "INTERVAL", 0.1)
-    settings.REDIS_MESSAGING = {**settings.REDIS_MESSAGING, "PRESENCE_MAX_MEMBERS": 2}
+    change(settings, PRESENCE_MAX_MEMBERS=2)
     chat = await Chat.acreate("ann", ["bob"], "One")
     await live.Presence().aenter("bob", "one")
     async with following("ann", rooms=[chat.id]) as ann:
@@ -353,7 +341,6 @@ async def test_a_chat_that_grows_shows_nobody_online(
         await chat.aadd(["cat"], by="ann")
         await ann.until(live.PresenceChanged, lambda event: event.online == frozenset())
         async with following("cat", rooms=[chat.id]) as cat:
-            await cat.until(live.RoomChanged)
             await chat.asend("ann", "Two")
             await cat.until(live.RoomChanged, lambda event: event.changes.messages)
             assert not [event for event in cat.events if isinstance(event, live.PresenceChanged)]
@@ -424,7 +411,6 @@ async def test_blocking_ends_the_direct_chat_for_the_blocker_alone(
             await live.Presence().aenter(user, "one")
         await ann.until(live.PresenceChanged, lambda event: event.online == {"bob"})
         await bob.until(live.PresenceChanged, lambda event: event.online == {"ann"})
-        await bob.until(live.ChatsChanged)
         await until_all_is_read("bob")
         bob.events.clear()
         await Blocks("ann").ablock("bob")

@@ -61,6 +61,7 @@ from ..support.workers import (
     worker,
 )
 from . import jobs
+from .conftest import Configure
 from .test_follow_ups import waiters
 
 pytestmark = pytest.mark.one_server
@@ -122,10 +123,9 @@ def pids(marker: Path) -> list[int]:
 @pytest.mark.promise
 class TestKilledWorkers:
     @pytest.fixture(autouse=True)
-    def many_attempts(self, settings: Settings) -> None:
+    def many_attempts(self, configure: Configure) -> None:
         """Allow more attempts than there are kills, so that no task is dead-lettered."""
-        options = {"MAX_ATTEMPTS": 3 * KILLS}
-        settings.TASKS = {"default": {**settings.TASKS["default"], "OPTIONS": options}}
+        configure(MAX_ATTEMPTS=3 * KILLS)
 
     def test_no_task_is_lost_and_each_is_recorded_once(
         self, fragile: EmbeddedServer, connect: Connect, tmp_path: Path, capsys: CaptureFixture[str]
