@@ -9,7 +9,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -22,7 +21,8 @@ from django_redis_messaging.devserver.cluster import EmbeddedCluster
 from django_redis_messaging.devserver.server import EmbeddedServer, find_program
 from django_redis_messaging.errors import ConfigurationError
 
-Until = Callable[[Callable[[], object]], None]
+from ..support.processes import forked
+from ..support.server import until
 
 
 @pytest.fixture
@@ -265,7 +265,7 @@ if sys.argv[1] != "ends":
 
 @pytest.mark.skipif(not shutil.which("sh"), reason="needs a shell")
 @pytest.mark.parametrize("how", ["killed", "frozen", "forked", "ends"])
-def test_no_server_outlives_its_parent(how: str, until: Until) -> None:
+def test_no_server_outlives_its_parent(how: str) -> None:
     """Even while a child of the parent lives."""
     command = [sys.executable, "-W", "ignore", "-c", PARENT, how]
     parent = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
@@ -285,19 +285,12 @@ def test_no_server_outlives_its_parent(how: str, until: Until) -> None:
         parent.stdout.close()
 
 
-def in_a_child(action: Callable[[], object]) -> int:
-    """Call `action` in a forked child; its exit code."""
-    child = os.fork()
-    if not child:
-        code = 1
-        with suppress(BaseException):
-            action()
-            code = 0
-        os._exit(code)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+def succeeds_in_a_child(action: Callable[[], None]) -> bool:
+    """Call a function in a forked child; whether it raised nothing."""
+    with forked(lambda: action() is None) as succeeded:
+        return succeeded()
 
 
-@pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
 class TestForks:
     def test_a_child_does_not_end_the_server_of_its_parent(self, one: EmbeddedServer) -> None:
         put(one)
@@ -309,8 +302,7 @@ class TestForks:
             one.__exit__(None, None, None)
             assert one.running
 
-        assert in_a_child(leave) == 0
-
+        assert succeeds_in_a_child(leave)
         assert one.running
         assert (one.pid, one.directory.exists(), got(one)) == (pid, True, b"kept")
 
@@ -324,7 +316,7 @@ class TestForks:
             assert one.pid == pid
 
         pid = one.pid
-        assert in_a_child(use) == 0
+        assert succeeds_in_a_child(use)
         assert got(one) == b"kept"
 
     def test_a_child_ends_the_server_that_it_has_started(self) -> None:
@@ -337,8 +329,8 @@ class TestForks:
                 pid = server.pid
             assert not alive(pid)
 
-        assert in_a_child(server.close) == 0
-        assert in_a_child(use) == 0
+        assert succeeds_in_a_child(server.close)
+        assert succeeds_in_a_child(use)
         assert not server.running
         assert directory.exists()
         server.close()

@@ -9,6 +9,7 @@ import urllib.error
 import urllib.request
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ import redis
 from django_redis_messaging.devserver.cluster import EmbeddedCluster
 from django_redis_messaging.devserver.server import EmbeddedServer
 
+from ..devserver.test_embedded import readable_by_others
 from ..support.demo import NOTIFICATIONS, Browser, Demo, manage
 from .conftest import start
 from .test_traffic import read, requests_of, totals_of
@@ -219,20 +221,11 @@ def status_for(address: str, name: str) -> int:
 
 def servers(directory: Path) -> list[str]:
     """Processes with their data in the directory."""
-    lines = [path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if _readable(path)]
+    lines = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):  # it has ended
+            lines.append(path.read_bytes())
     return [str(line) for line in lines if bytes(directory) in line]
-
-
-def _readable(path: Path) -> bool:
-    try:
-        return bool(path.read_bytes())
-    except OSError:
-        return False
-
-
-def readable_by_others(directory: Path) -> list[str]:
-    """The entries of a directory, and itself, that other users have any permission for."""
-    return [str(path) for path in (directory, *directory.rglob("*")) if path.stat().st_mode & 0o077]
 
 
 class TestData:

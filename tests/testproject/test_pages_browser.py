@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import signal
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,13 +21,12 @@ from django_redis_messaging.core.testruns import Prefix
 from django_redis_messaging.services.locks.lock import LockKeys
 
 from ..support.browser import FAST, TIMEOUT, opened_pages, violations, violations_now
+from ..support.server import until
 from .test_demo import Demo
 
 PREFIX = "demo"
 #: seconds in which an order must be paid
 TIME_TO_PAY = 600
-#: seconds
-PATIENCE = 30.0
 
 Visit = Callable[..., Page]
 
@@ -131,10 +129,8 @@ class TestMarket:
 
     def wait_for_waiting(self, lock: Lock, count: int) -> None:
         """Wait until this number of clients wait for the lock."""
-        ends = time.monotonic() + PATIENCE
-        while get_redis_connection("messaging").zcard(LockKeys(PREFIX, lock.key).line) < count:
-            assert time.monotonic() < ends
-            time.sleep(0.005)
+        client, line = get_redis_connection("messaging"), LockKeys(PREFIX, lock.key).line
+        until(lambda: client.zcard(line) >= count)
 
     def test_one_of_two_users_gets_the_item(
         self, visit: Visit, directory: Path, messaging_settings: Prefix

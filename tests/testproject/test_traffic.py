@@ -6,7 +6,6 @@ import gzip
 import re
 import signal
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -21,6 +20,7 @@ from django_redis_messaging import ConfigurationError, Countries
 
 from ..support.demo import Browser, Demo
 from ..support.processes import ROOT
+from ..support.server import until
 
 #: beside the repository: real data, which the tests don't need
 DATA = ROOT.parent / "shared" / "data"
@@ -173,9 +173,7 @@ def test_a_demo_that_was_killed_counts_each_line_once(start: Callable[..., Demo]
     thread = threading.Thread(target=publish)
     thread.start()
     with redis.Redis(unix_socket_path=str(tmp_path / "redis" / "server.sock")) as client:
-        ends = time.monotonic() + DEADLINE
-        while not client.exists("demo:1:{aggregate:visits}:markers"):  # written by the first flush
-            assert time.monotonic() < ends
+        until(lambda: client.exists("demo:1:{aggregate:visits}:markers"))  # written by the first flush
     demo.stop(signal.SIGKILL)
     thread.join()
 
@@ -183,7 +181,5 @@ def test_a_demo_that_was_killed_counts_each_line_once(start: Callable[..., Demo]
     browser.post("/traffic/process/", at="/traffic/")
     page = browser.until("/traffic/", "420000 requests")
     assert totals_of(page) == {f"2026-05-{day:02}": 15_000 for day in range(1, 29)}
-    ends = time.monotonic() + DEADLINE
-    while "being counted" in browser.get("/traffic/"):
-        assert time.monotonic() < ends
+    until(lambda: "being counted" not in browser.get("/traffic/"), DEADLINE)
     assert totals_of(browser.get("/traffic/")) == totals_of(page)
