@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 from urllib.parse import urljoin
 
@@ -89,33 +88,75 @@ def clocks(speed: float) -> str:
 FAST = clocks(SPEED)
 
 
-@contextmanager
-def opened_pages(browser: Browser, url: str) -> Iterator[Callable[..., BrowserContext]]:
-    """Opens contexts, and closes them at the end. No page may have logged an error."""
-    contexts: list[BrowserContext] = []
-    errors: list[str] = []
+class Contexts:
+    """The contexts of a browser for a site, each used by one test at a time.
 
-    def record(message: ConsoleMessage) -> None:
-        # Requests of the browser itself, and those that a test blocks, may fail.
-        if message.type == "error" and "Failed to load resource" not in message.text:
-            errors.append(message.text)
+    A context is used again, without what the test before has stored: it then has the files of the site in its
+    cache. One with a script of its own is used once.
+    """
 
-    def watch(page: Page) -> None:
-        page.set_default_timeout(TIMEOUT)
-        page.on("console", record)
-        page.on("pageerror", lambda error: errors.append(str(error)))
-        page.on("dialog", lambda dialog: errors.append(f"a dialog: {dialog.message}"))
+    def __init__(self, browser: Browser, url: str) -> None:
+        self.url = url
+        self._browser = browser
+        self._free: dict[str, list[BrowserContext]] = {}
+        self._taken: list[tuple[str, BrowserContext]] = []
+        self._errors: list[str] = []
 
-    def open_(**options: Any) -> BrowserContext:
-        context = browser.new_context(base_url=url, **options)
-        context.on("page", watch)
-        contexts.append(context)
+    def take(self, script: str = FAST, **options: Any) -> BrowserContext:
+        """A context whose pages begin with the script."""
+        kind = repr((script, options)) if script in ("", FAST) else ""
+        free = self._free.setdefault(kind, [])
+        context = free.pop() if free else self._open(script, options)
+        self._taken.append((kind, context))
         return context
 
-    yield open_
-    for context in contexts:
-        context.close()
-    assert errors == [], errors
+    def end(self) -> None:
+        """End the test. No page may have logged an error."""
+        for kind, context in self._taken:
+            if kind:
+                self._clear(context)
+                self._free[kind].append(context)
+            else:
+                context.close()
+        self._taken.clear()
+        errors, self._errors = self._errors, []
+        assert errors == [], errors
+
+    def close(self) -> None:
+        """Close all contexts, and with them their connections to the site."""
+        for contexts in self._free.values():
+            for context in contexts:
+                context.close()
+
+    def _open(self, script: str, options: dict[str, Any]) -> BrowserContext:
+        context = self._browser.new_context(base_url=self.url, **options)
+        context.on("page", self._watch)
+        if script:
+            context.add_init_script(script)
+        return context
+
+    def _clear(self, context: BrowserContext) -> None:
+        """Close the pages, and remove cookies and what the pages have stored."""
+        for page in context.pages:
+            page.close()
+        context.set_offline(False)
+        context.clear_cookies()
+        context.clear_permissions()
+        page = context.new_page()
+        devtools = context.new_cdp_session(page)
+        devtools.send("Storage.clearDataForOrigin", {"origin": self.url, "storageTypes": "all"})
+        page.close()
+
+    def _watch(self, page: Page) -> None:
+        page.set_default_timeout(TIMEOUT)
+        page.on("console", self._record)
+        page.on("pageerror", lambda error: self._errors.append(str(error)))
+        page.on("dialog", lambda dialog: self._errors.append(f"a dialog: {dialog.message}"))
+
+    def _record(self, message: ConsoleMessage) -> None:
+        # Requests of the browser itself, and those that a test blocks, may fail.
+        if message.type == "error" and "Failed to load resource" not in message.text:
+            self._errors.append(message.text)
 
 
 def sign_in(context: BrowserContext, user: User | Member, url: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import signal
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from django_redis_messaging.core import clients
 from django_redis_messaging.core.testruns import Prefix
 from django_redis_messaging.services.locks.lock import LockKeys
 
-from ..support.browser import FAST, TIMEOUT, opened_pages, violations, violations_now
+from ..support.browser import TIMEOUT, Contexts, violations, violations_now
 from ..support.server import until
 from .test_demo import Demo
 
@@ -44,21 +44,25 @@ def demo(directory: Path) -> Iterator[Demo]:
     found.stop(signal.SIGKILL)
 
 
+@pytest.fixture(scope="module")
+def contexts(browser: Browser, demo: Demo) -> Iterator[Contexts]:
+    with closing(Contexts(browser, demo.address)) as found:
+        yield found
+
+
 @pytest.fixture
-def visit(demo: Demo, browser: Browser) -> Iterator[Visit]:
+def visit(contexts: Contexts) -> Iterator[Visit]:
     """Opens a page in a separate browser context, signed in as a demo user."""
-    with opened_pages(browser, demo.address) as open_context:
 
-        def open_(name: str, path: str, **options: Any) -> Page:
-            context = open_context(**options)
-            context.add_init_script(FAST)
-            page = context.new_page()
-            page.goto(f"/?next={path}")
-            page.get_by_role("button", name=name).click()
-            page.wait_for_url(f"**{path}")
-            return page
+    def open_(name: str, path: str, **options: Any) -> Page:
+        page = contexts.take(**options).new_page()
+        page.goto(f"/?next={path}")
+        page.get_by_role("button", name=name).click()
+        page.wait_for_url(f"**{path}")
+        return page
 
-        yield open_
+    yield open_
+    contexts.end()
 
 
 @contextmanager

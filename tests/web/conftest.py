@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import threading
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -21,9 +23,10 @@ from django_redis_messaging.services.directories import Directory
 from ..support import browser as chromium
 from ..support import content_policies
 from ..support.asgi_site import Site, serving
-from ..support.browser import FAST, MODULES, Visit, opened_pages, sign_in
+from ..support.browser import FAST, MODULES, Contexts, Visit, sign_in
 from ..support.people import Member, user_of
 from ..support.programs import program
+from ..support.server import until
 
 Person = Callable[..., User]
 Members = Callable[..., Member]
@@ -76,11 +79,15 @@ def client_of(user: User | Member | None, *, json: bool = False, **options: Any)
     return client
 
 
+def get(client: Client, name: str, /, *args: Any, **query: Any) -> Any:
+    return client.get(reverse(f"messaging:{name}", args=args), query)
+
+
 def page(client: Client, name: str, /, *args: Any, **query: Any) -> str:
     """The text of a page."""
-    answer = client.get(reverse(f"messaging:{name}", args=args), query)
+    answer = get(client, name, *args, **query)
     assert answer.status_code == 200
-    return answer.content.decode()
+    return str(answer.content.decode())
 
 
 def post(client: Client, name: str, /, *args: Any, **data: Any) -> Any:
@@ -98,12 +105,20 @@ class Room:
 
     chat: Chat
     people: dict[str, User]
+    _clients: dict[tuple[str, bool], Client] = dataclasses.field(default_factory=dict)
 
     def id(self, role: str) -> str:
         return str(self.people[role].pk)
 
     def client(self, role: str, *, json: bool = False) -> Client:
-        return client_of(self.people.get(role), json=json)
+        """The client of a role: one for pages, and one for JSON."""
+        if (role, json) not in self._clients:
+            self._clients[role, json] = client_of(self.people.get(role), json=json)
+        return self._clients[role, json]
+
+    def get(self, role: str, name: str, /, *args: Any, json: bool = True, **query: Any) -> Any:
+        """The answer to a GET about the chat."""
+        return get(self.client(role, json=json), name, self.chat.id, *args, **query)
 
     def page(self, role: str, name: str = "room", /, *args: Any, **query: Any) -> str:
         """The text of a page about the chat."""
@@ -173,45 +188,39 @@ def site(asgi_server: Site) -> Iterator[Site]:
         asgi_server.start()
 
 
-@pytest.fixture
-def server_url(live_server: LiveServer) -> str:
-    """Where browsers find the site."""
-    return live_server.url
-
-
 @pytest.fixture(scope="session")
 def browser_type_launch_args() -> dict[str, Any]:
     return {"executable_path": program(*chromium.PROGRAMS), "args": chromium.ARGUMENTS}
 
 
+@pytest.fixture(scope="session")
+def contexts(browser: Browser, live_server: LiveServer) -> Iterator[Contexts]:
+    with closing(Contexts(browser, live_server.url)) as found:
+        yield found
+    # the threads that serve connections end before the server
+    until(lambda: not any("process_request" in thread.name for thread in threading.enumerate()))
+
+
 @pytest.fixture
-def visit(browser: Browser, server_url: str, settings: Settings) -> Iterator[Visit]:
+def visit(contexts: Contexts, settings: Settings) -> Iterator[Visit]:
     """Opens a page in a context of its own, signed in as a user, with a strict Content-Security-Policy.
 
     Its clocks run fast, unless `fast` is False. `script` runs before those of each page.
     """
     settings.TEST_POLICY = content_policies.SELF
-    with opened_pages(browser, server_url) as open_context:
 
-        def open_(
-            user: User | Member,
-            name: str = "chats",
-            *args: Any,
-            query: str = "",
-            fast: bool = True,
-            script: str = "",
-            **options: Any,
-        ) -> Page:
-            context = open_context(**options)
-            for source in (FAST if fast else "", script):
-                if source:
-                    context.add_init_script(source)
-            sign_in(context, user, server_url)
-            page = context.new_page()
-            response = page.goto(reverse(f"messaging:{name}", args=args) + query)
-            assert response and response.headers["content-security-policy"]
-            if options.get("java_script_enabled", True):
-                page.evaluate(MODULES)
-            return page
+    def open_(
+        user: User | Member, name: str = "chats", *args: Any, query: str = "", fast: bool = True,
+        script: str = "", **options: Any,
+    ) -> Page:  # fmt: skip
+        context = contexts.take((FAST if fast else "") + script, **options)
+        sign_in(context, user, contexts.url)
+        page = context.new_page()
+        response = page.goto(reverse(f"messaging:{name}", args=args) + query)
+        assert response and response.headers["content-security-policy"]
+        if options.get("java_script_enabled", True):
+            page.evaluate(MODULES)
+        return page
 
-        yield open_
+    yield open_
+    contexts.end()

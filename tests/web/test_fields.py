@@ -20,6 +20,7 @@ from pytest_django import Settings
 from django_redis_messaging import Directory
 from django_redis_messaging.forms import ContactAdminMixin, ContactField, ContactFormMixin
 
+from ..support.server import change
 from .accounts.models import Remark, Review
 from .conftest import client_of
 
@@ -73,16 +74,19 @@ def errors(form: forms.BaseForm, name: str) -> list[str]:
 class TestField:
     def test_values(self, users: list[User]) -> None:
         bob, cat = str(users[1].pk), str(users[2].pk)
-        form = Form({"author": bob, "reviewers": [cat, bob]}, contact_user=users[0])
+        data = {"author": bob, "reviewers": [cat, bob]}
+        form = Form(data, contact_user=users[0])
         assert form.is_valid(), form.errors
-        assert form.cleaned_data == {"author": bob, "reviewers": [cat, bob]}
+        assert form.cleaned_data == data
         assert form.has_changed()
-        same = Form(
-            {"author": bob, "reviewers": [cat]},
-            contact_user=users[0],
-            initial={"author": bob, "reviewers": [cat]},
-        )
+        same = Form(data, contact_user=users[0], initial=data)
         assert same.is_valid() and not same.has_changed()
+        disabled = Form(data, contact_user=users[0], initial={"author": "old"})
+        disabled.fields["author"].disabled = True
+        assert disabled.is_valid() and disabled.cleaned_data["author"] == "old"
+        assert "author" not in disabled.changed_data
+        with pytest.raises(ImproperlyConfigured, match=r"contact_user=request\.user"):
+            Form(data).is_valid()
 
     @pytest.mark.parametrize(
         ("data", "field", "code"),
@@ -140,25 +144,15 @@ class TestField:
         form = Form({"author": eve, "reviewers": [bob]}, contact_user=users[0])
         assert "Eve Doe" not in str(form["author"])
         assert "Bob Ray" in str(form["reviewers"])
-        settings.REDIS_MESSAGING = {**settings.REDIS_MESSAGING, "SEARCH_RATE": 1}
+        change(settings, SEARCH_RATE=1)
         texts = [str(Form({"reviewers": [bob]}, contact_user=users[2])["reviewers"]) for _ in range(3)]
         assert ["Bob Ray" in text for text in texts] == [True, False, False]
 
     def test_searches_have_a_rate(self, users: list[User], settings: Settings) -> None:
-        settings.REDIS_MESSAGING = {**settings.REDIS_MESSAGING, "SEARCH_RATE": 1}
+        change(settings, SEARCH_RATE=1)
         data = {"author-q": "Zoe"}
         codes = [errors(Form(data, contact_user=users[0]), "author") for _ in range(2)]
         assert codes == [["unknown"], ["unavailable"]]
-
-    def test_a_disabled_field_keeps_its_value(self, users: list[User]) -> None:
-        form = Form({"author": str(users[1].pk)}, contact_user=users[0], initial={"author": "old"})
-        form.fields["author"].disabled = True
-        assert form.is_valid() and form.cleaned_data["author"] == "old"
-        assert not form.has_changed()
-
-    def test_a_form_must_know_its_user(self, users: list[User]) -> None:
-        with pytest.raises(ImproperlyConfigured, match=r"contact_user=request\.user"):
-            Form({"author": str(users[1].pk)}).is_valid()
 
     def test_model_forms_and_prefixes(self, users: list[User]) -> None:
         bob, cat = str(users[1].pk), str(users[2].pk)
@@ -179,9 +173,8 @@ def request_of(user: User) -> Any:
 
 class TestTag:
     def render(self, text: str, form: forms.Form, user: User) -> str:
-        return Template("{% load messaging %}" + text).render(
-            Context({"form": form, "request": request_of(user)})
-        )
+        context = Context({"form": form, "request": request_of(user)})
+        return Template("{% load messaging %}" + text).render(context)
 
     def test_assets_come_once(self, users: list[User]) -> None:
         text = "{% contact_autocomplete form.author %}{% contact_autocomplete form.reviewers %}"
@@ -225,16 +218,11 @@ class TestAdmin:
         review = Review.objects.get()
         assert (review.author, review.reader, review.reviewers) == (bob, cat, [bob, cat])
         assert [remark.by for remark in review.remark_set.all()] == [cat]
-        change = reverse("admin:accounts_review_change", args=[review.pk])
-        page = client.get(change).content.decode()
+        address = reverse("admin:accounts_review_change", args=[review.pk])
+        page = client.get(address).content.decode()
         assert page.count("Cat Ono") == 3
-        data = {
-            "author": bob,
-            "reviewers-q": "",
-            "remark_set-TOTAL_FORMS": "0",
-            "remark_set-INITIAL_FORMS": "0",
-        }
-        assert client.post(change, data).status_code == 302
+        data = {"author": bob, "reviewers-q": "", **rows, "remark_set-TOTAL_FORMS": "0"}
+        assert client.post(address, data).status_code == 302
         review.refresh_from_db()
         assert (review.reader, review.reviewers) == (None, [])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import time
@@ -10,7 +11,7 @@ from typing import Any, TypeVar
 
 import pytest
 from django.http import HttpRequest
-from django.test import Client, RequestFactory
+from django.test import RequestFactory
 from django.urls import reverse
 from django_redis import get_redis_connection
 from pytest_django import Settings
@@ -40,13 +41,13 @@ from django_redis_messaging.web.views import NewChatView, SendView
 from django_redis_messaging.web.views.chats import CHATS_PER_PAGE
 
 from ..support.server import change
-from .conftest import Room, code, post
+from .conftest import Room, code, get, post
 
 T = TypeVar("T")
 
 
-def feed(client: Client, room: Room, **query: str) -> dict[str, Any]:
-    answer = client.get(reverse("messaging:room_feed", args=[room.chat.id]), query)
+def feed(room: Room, role: str = "owner", **query: Any) -> dict[str, Any]:
+    answer = room.get(role, "room_feed", **query)
     assert answer.status_code == 200
     data: dict[str, Any] = answer.json()
     return data
@@ -54,32 +55,28 @@ def feed(client: Client, room: Room, **query: str) -> dict[str, Any]:
 
 class TestFeed:
     def test_new_messages_after_a_cursor(self, room: Room) -> None:
-        client = room.client("owner")
-        first = feed(client, room)
+        first = feed(room)
         assert [message["body"] for message in first["messages"]] == ["From the owner", "From the member"]
         cursor = first["messages"][-1]["cursor"]
-        assert feed(client, room, after=cursor)["messages"] == []
+        assert feed(room, after=cursor)["messages"] == []
         room.chat.send(room.id("member"), "News")
-        (news,) = feed(client, room, after=cursor)["messages"]
+        (news,) = feed(room, after=cursor)["messages"]
         assert (news["id"], news["body"], news["label"], news["mine"]) == (3, "News", "member", False)
 
     def test_more_than_a_page(self, room: Room) -> None:
         for number in range(130):
             room.chat.send(room.id("member"), str(number))
-        client, cursor, bodies, more = room.client("owner"), "2", [], True
+        cursor, bodies, more = "2", [], True
         while more:
-            page = feed(client, room, after=cursor)
+            page = feed(room, after=cursor)
             bodies += [message["body"] for message in page["messages"]]
             cursor, more = page["messages"][-1]["cursor"], page["has_more"]
         assert bodies == [str(number) for number in range(130)]
 
-    def test_older_messages(self, room: Room) -> None:
-        page = feed(room.client("owner"), room, before="2")
-        assert [message["id"] for message in page["messages"]] == [1]
-
-    def test_newer_messages(self, room: Room) -> None:
-        page = feed(room.client("owner"), room, newer="1")
-        assert ([message["id"] for message in page["messages"]], page["has_more"]) == ([2], False)
+    def test_older_and_newer_messages(self, room: Room) -> None:
+        for query, number in (({"before": "2"}, 1), ({"newer": "1"}, 2)):
+            page = feed(room, **query)
+            assert ([message["id"] for message in page["messages"]], page["has_more"]) == ([number], False)
 
     @pytest.mark.parametrize(
         ("at", "first", "last", "older", "newer"),
@@ -91,72 +88,57 @@ class TestFeed:
         for number in range(3, 131):
             room.chat.send(room.id("member"), str(number))
         room.chat.ack(room.id("owner"), 1)
-        page = feed(room.client("owner"), room, at=at)
+        page = feed(room, at=at)
         ids = [message["id"] for message in page["messages"]]
         assert (ids, page["older"], page["newer"]) == (list(range(first, last + 1)), older, newer)
         assert (page["read_id"], page["unread"], page["newest"]) == (1, 129, 130)
         assert page["divider"] == "129 new messages"
-        assert feed(room.client("owner"), room, after=page["cursor"])["messages"] == []
+        assert feed(room, after=page["cursor"])["messages"] == []
 
     def test_quiet_entries_since_an_answer(self, room: Room) -> None:
-        client = room.client("owner")
-        first = feed(client, room, after="2")
+        first = feed(room, after="2")
         assert [event["text"] for event in first["events"]] == ["former left."]
         room.chat.rename(room.id("member"), "Trip")
-        (event,) = feed(client, room, after="2", events=str(first["event"]))["events"]
+        (event,) = feed(room, after="2", events=first["event"])["events"]
         assert (event["after"], event["text"]) == (2, "member renamed the chat to “Trip”.")
 
     def test_who_is_typing(self, room: Room) -> None:
-        client = room.client("owner")
-        assert feed(client, room, after="2")["typing"] == ""
-        assert post(room.client("member", json=True), "typing", room.chat.id).status_code == 200
-        assert feed(client, room, after="2")["typing"] == "member is typing…"
+        assert feed(room, after="2")["typing"] == ""
+        assert room.post("member", "typing").status_code == 200
+        assert feed(room, after="2")["typing"] == "member is typing…"
 
     def test_edits_and_deletions_are_reported_once(self, room: Room) -> None:
-        client = room.client("owner")
-        edits = str(feed(client, room)["edits"])
-        assert "changed" not in feed(client, room, after="2", edits=edits)
+        edits = feed(room)["edits"]
+        assert "changed" not in feed(room, after="2", edits=edits)
         room.chat.edit(room.id("member"), 2, "Better")
         room.chat.delete_message(room.id("owner"), 1)
-        page = feed(client, room, after="2", edits=edits)
-        assert [(one["id"], one["body"], one["deleted"]) for one in page["changed"]] == [
-            (1, "", True),
-            (2, "Better", False),
-        ]
-        assert "changed" not in feed(client, room, after="2", edits=str(page["edits"]))
+        page = feed(room, after="2", edits=edits)
+        changed = [(one["id"], one["body"], one["deleted"]) for one in page["changed"]]
+        assert changed == [(1, "", True), (2, "Better", False)]
+        assert "changed" not in feed(room, after="2", edits=page["edits"])
+        unknown = feed(room, after="2", edits="7")  # edits that are no longer listed
+        assert (unknown["edits_missed"], "changed" in unknown) == (True, False)
 
     def test_read_positions_of_the_members(self, room: Room) -> None:
         room.chat.ack(room.id("member"), 1)
-        page = feed(room.client("owner"), room)
+        page = feed(room)
         assert page["read"] == {room.id("owner"): 1, room.id("member"): 1}
 
     def test_a_cursor_of_lost_data_resets(self, room: Room) -> None:
-        client = room.client("owner")
-        cursor = feed(client, room)["messages"][-1]["cursor"]
+        cursor = feed(room)["messages"][-1]["cursor"]
         room.chat.delete(room.id("owner"))
         Chat.create(room.id("owner"), [], "Anew", chat_id=room.chat.id)
-        assert feed(client, room, after=cursor)["reset"]
+        assert feed(room, after=cursor)["reset"]
 
-    @pytest.mark.parametrize(
-        "query",
-        [
-            {"after": "x"},
-            {"after": "-1"},
-            {"before": "1.5"},
-            {"after": "9" * 99},
-            {"edits": "x"},
-            {"moved": "9" * 16},
-            {"events": "x"},
-            {"newer": "x"},
-            {"at": "x"},
-        ],
-    )
-    def test_invalid_positions(self, room: Room, query: dict[str, str]) -> None:
-        answer = room.client("owner").get(reverse("messaging:room_feed", args=[room.chat.id]), query)
-        assert code(answer) == (400, "invalid")
+    def test_invalid_positions(self, room: Room) -> None:
+        for name, value in (
+            ("after", "x"), ("after", "-1"), ("before", "1.5"), ("after", "9" * 99), ("edits", "x"),
+            ("moved", "9" * 16), ("events", "x"), ("newer", "x"), ("at", "x"),
+        ):  # fmt: skip
+            assert code(room.get("owner", "room_feed", **{name: value})) == (400, "invalid"), (name, value)
 
     def test_the_list(self, room: Room) -> None:
-        data = room.client("owner").get(reverse("messaging:chats_feed")).json()
+        data = get(room.client("owner"), "chats_feed").json()
         (chat,) = data["chats"]
         assert data["unread"] == chat["unread"] == 1
         assert (chat["id"], chat["title"], chat["excerpt"]) == (room.chat.id, "Room", "From the member")
@@ -176,7 +158,7 @@ class TestFeed:
         owner, member = room.id("owner"), room.id("member")
         for _ in range(CHATS_PER_PAGE + 1):
             Chat.create(owner, [member], "'" * 64 * 1024, title="'" * 512)
-        answer = room.client("owner").get(reverse("messaging:chats_feed") + "?html=1")
+        answer = get(room.client("owner"), "chats_feed", html=1)
         assert len(answer.json()["chats"]) == CHATS_PER_PAGE and answer.json()["has_more"]
         assert len(answer.content) < 300 * 1024
 
@@ -203,7 +185,7 @@ class TestPolls:
             room.chat.send(room.id("member"), f"{number}" + "x" * 60_000)
         for number in range(3, 13):
             room.chat.edit(room.id("member"), number, "y" * 60_000)
-        page = feed(room.client("owner"), room, after="22", html="1")
+        page = feed(room, after="22", html="1")
         return {"after": page["cursor"], "edits": page["edits"], "moved": page["moved"], "html": "1"}
 
     def test_an_idle_poll(self, room: Room, known: dict[str, str], operations: list[str]) -> None:
@@ -220,7 +202,7 @@ class TestPolls:
         assert changed.json()["read"] == {room.id("owner"): 1, room.id("member"): 22}
         room.chat.send(room.id("owner"), "Mine")
         room.chat.ack(room.id("member"), 23)
-        assert feed(client, room, **known)["seen"] == "Seen by member"
+        assert feed(room, **known)["seen"] == "Seen by member"
 
     @pytest.mark.parametrize("text", ["'", "&", "😀", 'http://e.io/"&q '])
     def test_answers_are_bounded(self, room: Room, text: str) -> None:
@@ -256,34 +238,20 @@ class TestPolls:
         assert shown == wanted[-len(shown) :]
         assert f'href="?before={shown[0]}"' in answer.content.decode()
 
-    def test_edits_that_are_no_longer_listed(self, room: Room) -> None:
-        page = feed(room.client("owner"), room, after="2", edits="7")
-        assert (page["edits_missed"], "changed" in page) == (True, False)
-
     @pytest.mark.parametrize("name", ["room", "room_feed"])
     def test_outsiders_get_one_answer(self, room: Room, operations: list[str], name: str) -> None:
         client, answers = room.client("outsider", json=True), set()
-        for chat_id in (room.chat.id, "missing"):
-            for query in (
-                "",
-                "?after=1",
-                "?after=x",
-                "?before=x",
-                "?edits=x",
-                "?moved=" + "9" * 15,
-                "?at=x",
-                "?newer=x",
-            ):
-                operations.clear()
-                answer = client.get(reverse(f"messaging:{name}", args=[chat_id]) + query)
-                answers.add((answer.status_code, answer.content, tuple(operations)))
+        queries = ("after=1", "after=x", "before=x", "edits=x", "moved=" + "9" * 15, "at=x", "newer=x", "")
+        for chat_id, query in itertools.product((room.chat.id, "missing"), queries):
+            operations.clear()
+            answer = client.get(f"{reverse(f'messaging:{name}', args=[chat_id])}?{query}")
+            answers.add((answer.status_code, answer.content, tuple(operations)))
         ((status, _, asked),) = answers
         assert (status, len(asked)) == (404, 1)
 
 
 class TestOwnersBeyondTheFirstMembers:
-    @pytest.fixture
-    def transferred(self, room: Room) -> Room:
+    def test_only_the_owner_may_delete_messages_of_others(self, room: Room) -> None:
         """The owner handed the chat to the outsider, who joined after more members than a poll describes."""
         for number in range(MAX_POSITIONS):
             room.chat.join(f"member {number}", by=room.id("owner"))
@@ -293,27 +261,19 @@ class TestOwnersBeyondTheFirstMembers:
         room.chat.send(room.id("member"), "Can be deleted by the new owner")
         listed = [member.user for member in room.chat.members(limit=MAX_POSITIONS)]
         assert room.id("outsider") not in listed and room.id("owner") in listed
-        return room
-
-    @pytest.mark.parametrize(("role", "owner"), [("outsider", True), ("owner", False)])
-    def test_only_the_owner_may_delete_messages_of_others(
-        self, transferred: Room, role: str, owner: bool
-    ) -> None:
-        permitted = f'data-sender="{transferred.id("member")}" data-can="{"delete" if owner else ""}"'
-        client = transferred.client(role)
-        (message,) = feed(client, transferred, after="2", html="1")["messages"]
-        assert permitted in message["html"]
-        text = client.get(reverse("messaging:room", args=[transferred.chat.id])).content.decode()
-        assert permitted in text
-        text = client.get(reverse("messaging:details", args=[transferred.chat.id])).content.decode()
-        assert (reverse("messaging:delete", args=[transferred.chat.id]) in text) is owner
-        assert (reverse("messaging:remove", args=[transferred.chat.id]) in text) is owner
+        for role, is_owner in (("outsider", True), ("owner", False)):
+            permitted = f'data-sender="{room.id("member")}" data-can="{"delete" if is_owner else ""}"'
+            (message,) = feed(room, role, after="2", html="1")["messages"]
+            assert permitted in message["html"]
+            assert permitted in room.page(role)
+            details = room.page(role, "details")
+            for name in ("delete", "remove"):
+                assert (reverse(f"messaging:{name}", args=[room.chat.id]) in details) is is_owner
 
 
 class TestChanges:
     def test_sending_again_with_the_same_request_id(self, room: Room) -> None:
-        client = room.client("owner", json=True)
-        answers = [post(client, "send", room.chat.id, body="Hi", request_id="r").json() for _ in range(2)]
+        answers = [room.post("owner", "send", body="Hi", request_id="r").json() for _ in range(2)]
         assert answers[0] == answers[1]
         assert room.chat.info().last_id == 3
 
@@ -341,24 +301,22 @@ class TestChanges:
         for role in ("owner", "member"):
             client = room.client(role, json=True)
             sent = client.post(reverse("messaging:send", args=[room.chat.id]) + "?html=1", {"body": "Hi"})
-            shown = feed(client, room, html="1")["messages"][-1]
+            shown = feed(room, role, html="1")["messages"][-1]
             assert sent.json()["message"]["html"] == shown["html"]
             assert 'data-can="edit delete"' in shown["html"]
 
     def test_acking_by_cursor_and_by_id(self, room: Room) -> None:
-        client = room.client("member", json=True)
-        cursor = feed(client, room)["messages"][0]["cursor"]
-        assert post(client, "ack", room.chat.id, up_to=cursor).json() == {"read_id": 1}
-        assert post(client, "ack", room.chat.id, up_to="2").json() == {"read_id": 2}
-        assert post(client, "ack", room.chat.id, up_to="x").status_code == 400
+        cursor = feed(room, "member")["messages"][0]["cursor"]
+        assert room.post("member", "ack", up_to=cursor).json() == {"read_id": 1}
+        assert room.post("member", "ack", up_to="2").json() == {"read_id": 2}
+        assert room.post("member", "ack", up_to="x").status_code == 400
 
     def test_editing_and_deleting(self, room: Room) -> None:
-        client = room.client("member", json=True)
-        edited = post(client, "edit", room.chat.id, "2", body="Better").json()["message"]
+        edited = room.post("member", "edit", "2", body="Better").json()["message"]
         assert (edited["body"], edited["deleted"]) == ("Better", False)
-        deleted = post(client, "delete_message", room.chat.id, "2").json()["message"]
+        deleted = room.post("member", "delete_message", "2").json()["message"]
         assert (deleted["body"], deleted["deleted"]) == ("", True)
-        assert post(client, "edit", room.chat.id, "2", body="Again").status_code == 410
+        assert room.post("member", "edit", "2", body="Again").status_code == 410
 
     @pytest.mark.parametrize(
         ("name", "args", "data"),
@@ -382,8 +340,7 @@ class TestChanges:
         self, room: Room, name: str, args: tuple[str, ...], data: dict[str, str]
     ) -> None:
         before = room.chat.info()
-        answer = post(room.client("owner", json=True), name, room.chat.id, *args, **data)
-        assert code(answer) == (400, "invalid")
+        assert code(room.post("owner", name, *args, **data)) == (400, "invalid")
         assert room.chat.info() == before
 
 
@@ -396,16 +353,11 @@ class TestLimits:
             ("send", {"body": "x" * 21}),
             ("rename", {"title": "x" * 10}),
         ):
-            answer = post(client, name, room.chat.id, **data)
-            assert code(answer) == (413, "too_long")
+            assert code(room.post("owner", name, **data)) == (413, "too_long")
         assert post(client, "new", to=room.id("member"), body="x" * 21).status_code == 413
-        assert post(client, "send", room.chat.id, body="short").status_code == 200
-
-    def test_the_text_of_a_message_that_is_too_long_is_shown_again(
-        self, room: Room, settings: Settings
-    ) -> None:
-        change(settings, MESSAGE_MAX_BYTES=20)
-        answer = post(room.client("owner"), "send", room.chat.id, body="much " * 9, request_id="r1")
+        assert room.post("owner", "send", body="short").status_code == 200
+        # a page shows the text again
+        answer = room.post("owner", "send", json=False, body="much " * 9, request_id="r1")
         assert answer.status_code == 413
         text = answer.content.decode()
         assert "much much" in text and 'name="request_id" value="r1"' in text
@@ -413,52 +365,56 @@ class TestLimits:
     def test_too_fast(self, room: Room, settings: Settings) -> None:
         change(settings, SEND_RATE=2, CREATE_RATE=1)
         client = room.client("owner", json=True)
-        answers = [post(client, "send", room.chat.id, body="x") for _ in range(3)]
+        answers = [room.post("owner", "send", body="x") for _ in range(3)]
         assert [answer.status_code for answer in answers] == [200, 200, 429]
         assert 1 <= int(answers[2]["Retry-After"]) <= 60
         answers = [post(client, "new", to=room.id("member"), title="x") for _ in range(2)]
         assert [answer.status_code for answer in answers] == [200, 429]
-        assert post(room.client("member", json=True), "send", room.chat.id, body="x").status_code == 200
+        assert room.post("member", "send", body="x").status_code == 200
 
-    def test_too_many_chats_and_people(self, room: Room, settings: Settings) -> None:
-        change(settings, USER_MAX_CHATS=1, CHAT_MAX_MEMBERS=2)
-        client = room.client("owner", json=True)
-        answer = post(client, "new", to=room.id("outsider"))
-        assert code(answer) == (429, "too_many_chats")
-        assert int(answer["Retry-After"]) > 0
-        answer = post(client, "new", to=[room.id("outsider"), room.id("member")])
-        assert code(answer) == (413, "too_many_members")
-        assert Inbox(room.id("outsider")).chats() == []
-
-    def test_adding_to_a_full_chat(self, room: Room, settings: Settings) -> None:
+    def test_too_many_members(self, room: Room, settings: Settings) -> None:
         change(settings, CHAT_MAX_MEMBERS=2)
-        answer = post(room.client("owner", json=True), "add", room.chat.id, to=room.id("outsider"))
-        assert (answer.status_code, answer.json()["error"]) == (
-            413,
-            {"code": "too_many_members", "message": "A chat can't have this many members."},
-        )
-        answer = post(room.client("owner"), "add", room.chat.id, to=room.id("outsider"))
+        outsider = room.id("outsider")
+        answers = [
+            post(room.client("owner", json=True), "new", to=[outsider, room.id("member")]),
+            room.post("owner", "add", to=outsider),
+        ]
+        error = {"code": "too_many_members", "message": "A chat can't have this many members."}
+        assert [(answer.status_code, answer.json()["error"]) for answer in answers] == [(413, error)] * 2
+        answer = room.post("owner", "add", json=False, to=outsider)
         assert answer.status_code == 413
         assert "A chat can&#x27;t have this many members." in answer.content.decode()
-        assert Inbox(room.id("outsider")).chats() == []
+        assert Inbox(outsider).chats() == []
 
-    def test_adding_someone_who_is_in_too_many_chats(self, room: Room, settings: Settings) -> None:
+    def test_too_many_chats(self, room: Room, settings: Settings) -> None:
         change(settings, USER_MAX_CHATS=1)
-        Chat.create(room.id("outsider"), [])
-        answer = post(room.client("owner", json=True), "add", room.chat.id, to=room.id("outsider"))
-        assert code(answer) == (429, "too_many_chats")
-        assert int(answer["Retry-After"]) > 0
+        Chat.create(room.id("staff"), [])
+        answers = [
+            post(room.client("owner", json=True), "new", to=room.id("outsider")),
+            room.post("owner", "add", to=room.id("staff")),
+        ]
+        for answer in answers:
+            assert code(answer) == (429, "too_many_chats")
+            assert int(answer["Retry-After"]) > 0
+        assert Inbox(room.id("outsider")).chats() == []
         assert len(room.chat.members()) == 2
 
 
 class TestServerDown:
-    def test_pages(self, room: Room, away: None) -> None:
-        for name in ("chats", "room", "contacts", "new", "notifications"):
-            args = [room.chat.id] if name == "room" else []
-            answer = room.client("owner").get(reverse(f"messaging:{name}", args=args))
+    def test_pages_and_json(self, room: Room, away: None) -> None:
+        """A page shows the text of a message again."""
+        for name, *args in (("chats",), ("room", room.chat.id), ("contacts",), ("new",), ("notifications",)):
+            answer = get(room.client("owner"), name, *args)
             assert answer.status_code == 503
             assert answer["Retry-After"] == "5"
             assert "Temporarily unavailable" in answer.content.decode()
+        for name, *args in (("send",), ("edit", "1")):
+            answer = room.post("owner", name, *args, json=False, body="My words", request_id="r1")
+            assert answer.status_code == 503
+            assert "My words" in answer.content.decode()
+        answer = room.post("owner", "send", body="x")
+        assert code(answer) == (503, "unavailable")
+        assert answer["Retry-After"] == "5"
 
     @pytest.mark.timing
     def test_a_frozen_server_does_not_hold_a_page(self, room: Room, settings: Settings) -> None:
@@ -473,17 +429,6 @@ class TestServerDown:
             assert client.get(reverse("messaging:chats")).status_code == 503
             # the rest of the page, with the bell, takes its time, too; COMMAND_DEADLINE is 10 s
             assert 0.5 <= time.monotonic() - began < 3
-
-    def test_json(self, room: Room, away: None) -> None:
-        answer = post(room.client("owner", json=True), "send", room.chat.id, body="x")
-        assert code(answer) == (503, "unavailable")
-        assert answer["Retry-After"] == "5"
-
-    def test_the_text_of_the_message_is_shown_again(self, room: Room, away: None) -> None:
-        for name, args in (("send", (room.chat.id,)), ("edit", (room.chat.id, "1"))):
-            answer = post(room.client("owner"), name, *args, body="My words", request_id="r1")
-            assert answer.status_code == 503
-            assert "My words" in answer.content.decode()
 
 
 class Hanging(Chat):
@@ -539,12 +484,9 @@ def test_answers(error: MessagingError, status: int, code: str, retry_after: int
     assert str(answer.message)
 
 
-@pytest.mark.parametrize("error", [MessagingError("x"), ConfigurationError("x")], ids=repr)
-def test_other_errors_have_no_answer(error: MessagingError) -> None:
-    assert problems.answer_to(error) is None
-
-
-def test_only_invalid_data_has_specific_texts() -> None:
+def test_other_errors_have_no_answer_and_only_invalid_data_has_specific_texts() -> None:
+    for error in (MessagingError("x"), ConfigurationError("x")):
+        assert problems.answer_to(error) is None
     answer = problems.invalid("Choose a number.").answer
     assert (answer.status, answer.code, answer.message) == (400, "invalid", "Choose a number.")
 

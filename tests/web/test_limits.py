@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections.abc import Callable
 from typing import Any
@@ -18,7 +19,7 @@ from django_redis_messaging.services.common import rates
 
 from ..support.round_trips import round_trips
 from ..support.server import change
-from .conftest import Members, Room, client_of, code, post
+from .conftest import Members, Room, client_of, code, get, page, post
 from .test_access import TABLE, ask
 
 #: the settings of all rates
@@ -41,16 +42,16 @@ class TestRates:
     def test_each_action_has_a_rate(self, room: Room, settings: Settings, in_services: bool) -> None:
         """Two uses pass whoever counts them, so nothing is counted twice."""
         change(settings, RATES_IN_SERVICES=in_services, **dict.fromkeys(RATES, 2))
-        chat, client = room.chat.id, room.client("owner", json=True)
+        client = room.client("owner", json=True)
         sent = [room.chat.send(room.id("member"), "x").id for _ in range(2)]
         assert sent == [3, 4]
         uses: list[Callable[[], Any]] = [
-            lambda: post(client, "send", chat, body="x"),
-            lambda: post(client, "delete_message", chat, "2"),
-            lambda: post(client, "rename", chat, title="x"),
-            lambda: post(client, "mute", chat, hours="1"),
-            lambda: post(client, "typing", chat),
-            lambda: client.get(reverse("messaging:suggest"), {"q": "a"}),
+            lambda: room.post("owner", "send", body="x"),
+            lambda: room.post("owner", "delete_message", "2"),
+            lambda: room.post("owner", "rename", title="x"),
+            lambda: room.post("owner", "mute", hours="1"),
+            lambda: room.post("owner", "typing"),
+            lambda: get(client, "suggest", q="a"),
             lambda: post(client, "new", to=room.id("staff"), title="x"),
         ]
         for use in uses:
@@ -59,9 +60,9 @@ class TestRates:
             assert code(refused) == (429, "too_fast")
             assert int(refused["Retry-After"]) > 0
         # the new chats had a recipient each
-        assert code(post(client, "add", chat, to=room.id("outsider"))) == (429, "too_fast")
+        assert code(room.post("owner", "add", to=room.id("outsider"))) == (429, "too_fast")
         # others are not affected
-        assert post(room.client("member", json=True), "rename", chat, title="y").status_code == 200
+        assert room.post("member", "rename", title="y").status_code == 200
 
     @pytest.mark.parametrize("name", [name for name, method in TABLE if method == "post"])
     def test_each_post_has_a_rate_or_a_cap(self, room: Room, settings: Settings, name: str) -> None:
@@ -77,7 +78,7 @@ class TestRates:
         change(settings, INVITE_RATE=2)
         client = room.client("owner", json=True)
         three = [room.id(role) for role in ("staff", "outsider", "former")]
-        assert code(post(client, "add", room.chat.id, to=three)) == (413, "too_many_people")
+        assert code(room.post("owner", "add", to=three)) == (413, "too_many_people")
         assert len(room.chat.members()) == 2
         # that used nothing up
         assert post(client, "new", to=three[:2]).status_code == 200
@@ -86,10 +87,10 @@ class TestRates:
     def test_what_is_refused_uses_nothing_up(self, room: Room, settings: Settings) -> None:
         change(settings, SEND_RATE=1, INVITE_RATE=1, CREATE_RATE=1)
         client = room.client("owner", json=True)
-        assert post(client, "send", room.chat.id, body="").status_code == 400
+        assert room.post("owner", "send", body="").status_code == 400
         assert post(client, "send", "there-is-none", body="x").status_code == 404
         assert post(client, "new", to="stranger").status_code == 403
-        assert post(client, "send", room.chat.id, body="x").status_code == 200
+        assert room.post("owner", "send", body="x").status_code == 200
         assert post(client, "new", to=room.id("staff")).status_code == 200
 
     @pytest.mark.parametrize(
@@ -107,12 +108,13 @@ class TestRates:
         self, room: Room, name: str, args: list[str], data: dict[str, str]
     ) -> None:
         """Membership is checked and the use counted in one round trip; the change is the other one."""
-        client = room.client("owner", json=True)
         sent = {key: value.replace("MEMBER", room.id("member")) for key, value in data.items()}
-        path = reverse(f"messaging:{name}", args=[room.chat.id, *args])
         answers: list[Any] = []
-        # the first one loads the scripts
-        _, trips = [round_trips(lambda: answers.append(client.post(path, sent))) for _ in range(2)]
+
+        def use() -> None:
+            answers.append(room.post("owner", name, *args, **sent))
+
+        _, trips = [round_trips(use) for _ in range(2)]  # the first one loads the scripts
         assert [answer.status_code for answer in answers] == [200, 200]
         assert trips == 2
 
@@ -145,40 +147,33 @@ class TestRates:
 
 
 class TestSearch:
-    @pytest.mark.parametrize("json", [True, False])
-    @pytest.mark.parametrize("name", ["contacts", "suggest", "new"])
-    def test_length(self, room: Room, name: str, json: bool) -> None:
-        client = room.client("owner", json=json)
-        for length, status in ((200, 200), (201, 400)):
-            answer = client.get(reverse(f"messaging:{name}"), {"q": "\ufdfa" * length})
-            assert answer.status_code == status
-        assert "shorter name" in answer.content.decode()
-
-    def test_form_with_a_text_that_is_too_long(self, room: Room) -> None:
-        answer = post(room.client("owner"), "new", q="x" * 201, search="1")
-        assert answer.status_code == 400
-        assert "shorter name" in answer.content.decode()
+    def test_length(self, room: Room) -> None:
+        refused = [post(room.client("owner"), "new", q="x" * 201, search="1")]
+        for name, json in itertools.product(("contacts", "suggest", "new"), (True, False)):
+            client = room.client("owner", json=json)
+            assert get(client, name, q="\ufdfa" * 200).status_code == 200
+            refused.append(get(client, name, q="\ufdfa" * 201))
+        for answer in refused:
+            assert answer.status_code == 400
+            assert "shorter name" in answer.content.decode()
 
     def test_links_name_few_people_and_count_as_searches(self, member: Members, settings: Settings) -> None:
         change(settings, SEARCH_RATE=3)
         client = client_of(member("ann"))
         others = [member(f"user{number}") for number in range(21)]
-        path = reverse("messaging:new")
-        assert client.get(path, {"to": others}).status_code == 400
-        assert "user7" in client.get(path, {"to": others[:20]}).content.decode()
+        assert get(client, "new", to=others).status_code == 400
+        assert "user7" in page(client, "new", to=others[:20])
         # a form that has more people costs as much as several searches
-        assert client.post(path, {"to": others, "search": "1"}).status_code == 200
-        assert client.get(path, {"to": others[:1]}).status_code == 429
+        assert post(client, "new", to=others, search="1").status_code == 200
+        assert get(client, "new", to=others[:1]).status_code == 429
         # without people, the page is no search
-        assert client.get(path).status_code == 200
+        assert get(client, "new").status_code == 200
 
 
 class TestBrokenRequests:
-    @pytest.mark.parametrize("name", ["edit", "delete_message"])
-    @pytest.mark.parametrize("number", ["0", "-1", "x", "9" * 40])
-    def test_message_ids(self, room: Room, name: str, number: str) -> None:
-        answer = post(room.client("owner", json=True), name, room.chat.id, number, body="x")
-        assert code(answer) == (400, "invalid")
+    def test_message_ids(self, room: Room) -> None:
+        for name, number in itertools.product(("edit", "delete_message"), ("0", "-1", "x", "9" * 40)):
+            assert code(room.post("owner", name, number, body="x")) == (400, "invalid"), (name, number)
 
     def test_numbers_of_any_length(self, room: Room) -> None:
         """Python refuses to parse more than 4,300 digits."""
@@ -193,8 +188,7 @@ class TestBrokenRequests:
             *((name, [], "after") for name in ("chats", "notifications")), ("blocks", [], "from"),
         ]  # fmt: skip
         for name, args, parameter in asked:
-            query = {parameter: number, "q": "x"}
-            assert client.get(reverse(f"messaging:{name}", args=args), query).status_code < 500
+            assert get(client, name, *args, **{"q": "x", parameter: number}).status_code < 500
         posted = {
             "send": ([chat], {"body": "x", "reply_to": number}), "ack": ([chat], {"up_to": number}),
             "edit": ([chat, number], {"body": "x"}), "delete_message": ([chat, number], {}),
@@ -241,10 +235,9 @@ class TestBrokenRequests:
 
     @pytest.mark.parametrize(("name", "field"), [("send", "body"), ("rename", "title")])
     def test_control_characters(self, room: Room, name: str, field: str) -> None:
-        client = room.client("owner", json=True)
         for character in "\x00\x01\x08\x0b\x0c\x1b\x1f":
-            assert code(post(client, name, room.chat.id, **{field: f"a{character}b"})) == (400, "invalid")
-        assert post(client, name, room.chat.id, **{field: "a\tb\r\nc"}).status_code == 200
+            assert code(room.post("owner", name, **{field: f"a{character}b"})) == (400, "invalid")
+        assert room.post("owner", name, **{field: "a\tb\r\nc"}).status_code == 200
 
     @pytest.mark.parametrize("json", [True, False])
     def test_messages_of_invisible_characters(self, room: Room, json: bool) -> None:

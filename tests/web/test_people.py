@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 from django.template.loader import render_to_string
-from django.urls import reverse
 from pytest_django import Settings
 
 from django_redis_messaging import Blocks, Chat, Mailbox, RecentContacts, notify
@@ -18,7 +17,7 @@ from django_redis_messaging.web.people import People, Person
 
 from ..support.people import Member
 from ..support.server import change
-from .conftest import Members, client_of
+from .conftest import Members, client_of, get, post
 
 #: how often each hook was called
 calls: Counter[str] = Counter()
@@ -53,7 +52,7 @@ class Others(Identity):
 @pytest.fixture
 def annas(member: Members, settings: Settings) -> list[Member]:
     """Two people called Ann Lee, and Bob."""
-    settings.REDIS_MESSAGING = {**settings.REDIS_MESSAGING, "IDENTITY": f"{__name__}.Faces"}
+    change(settings, IDENTITY=f"{__name__}.Faces")
     names = [("ann1", "Ann", "Lee"), ("ann2", "ANN", "LEE"), ("bob", "Bob", "")]
     return [member(name, first_name=first, last_name=last) for name, first, last in names]
 
@@ -69,21 +68,22 @@ def group(annas: list[Member]) -> Chat:
 
 
 def page_of(user: Member, name: str, *args: Any, **query: str) -> str:
-    """The text of a page; each hook is called at most once for it."""
-    calls.clear()
-    answer = client_of(user).get(reverse(f"messaging:{name}", args=args), query)
-    assert answer.status_code == 200
-    assert calls <= Counter(labels=1, descriptions=1, pictures=1), name
-    return answer.content.decode()
+    """The text of a page."""
+    return str(answer_to(user, name, *args, **query).content.decode())
 
 
 def json_of(user: Member, name: str, *args: Any, **query: Any) -> Any:
-    """A JSON answer; each hook is called at most once for it."""
+    return answer_to(user, name, *args, json=True, **query).json()
+
+
+def answer_to(user: Member, name: str, *args: Any, json: bool = False, **query: Any) -> Any:
+    """An answer, for which each hook is called at most once."""
+    client = client_of(user, json=json)
     calls.clear()
-    answer = client_of(user, json=True).get(reverse(f"messaging:{name}", args=args), query)
+    answer = get(client, name, *args, **query)
     assert answer.status_code == 200
     assert calls <= Counter(labels=1, descriptions=1, pictures=1), name
-    return answer.json()
+    return answer
 
 
 DISTINCT = [f'<bdi>{name}</bdi> <small class="drm-distinction">({told})</small>'
@@ -92,26 +92,23 @@ DISTINCT = [f'<bdi>{name}</bdi> <small class="drm-distinction">({told})</small>'
 
 class TestNamesakesInRooms:
     def test_authors_quotes_and_the_head(self, group: Chat, annas: list[Member]) -> None:
-        for member in annas[:2]:
-            Chat.direct(annas[2], member).send(member, "Hi")
-        group.ack(annas[0], 4)
-        group.ack(annas[1], 4)
-        group.typing(annas[0])
-        text = page_of(annas[2], "room", group.id, reply="2")
+        one, two, bob = annas
+        for member in (one, two):
+            Chat.direct(bob, member).send(member, "Hi")
+            group.ack(member, 4)
+        group.typing(one)
+        text = page_of(bob, "room", group.id, reply="2")
         assert all(text.count(distinct) >= 2 for distinct in DISTINCT), "as author, and in the list"
         assert "Seen by Ann Lee (ann1), ANN LEE (ann2)" in text
         assert "<bdi>Ann Lee (ann1), ANN LEE (ann2)</bdi>" in text, "the title"
         assert "Ann Lee (ann1) is typing" in text
         assert "Reply to <bdi>Ann Lee (ann1)</bdi>" in text
-        assert f'<b data-person="{annas[0]}" data-distinction="ann1">{DISTINCT[0]}</b>' in text
-        assert all(
-            f'<img src="/faces/{member}.png" alt="" width="40" height="40"' in text for member in annas[:2]
-        )
-        text = page_of(annas[2], "room", Chat.direct(annas[2], annas[1]).id)
-        assert (
-            f'<h1 id="drm-title" tabindex="-1" data-person="{annas[1]}" data-distinction="ann2">{DISTINCT[1]}'
-            in text
-        )
+        assert f'<b data-person="{one}" data-distinction="ann1">{DISTINCT[0]}</b>' in text
+        for member in (one, two):
+            assert f'<img src="/faces/{member}.png" alt="" width="40" height="40"' in text
+        text = page_of(bob, "room", Chat.direct(bob, two).id)
+        heading = f'<h1 id="drm-title" tabindex="-1" data-person="{two}" data-distinction="ann2">'
+        assert heading + DISTINCT[1] in text
         assert "<title>ANN LEE (ann2) | Messages</title>" in text
 
     def test_a_name_that_only_one_has_stands_alone(self, group: Chat, annas: list[Member]) -> None:
@@ -120,34 +117,34 @@ class TestNamesakesInRooms:
         chat.send(annas[0], "Hello")
         text = page_of(annas[2], "room", chat.id)
         assert "drm-distinction" not in text
-        assert 'data-distinction="ann1"><bdi>Ann Lee</bdi></a>' in text, (
-            "for the browser, if another one writes"
-        )
+        # for the browser, if another one writes
+        assert 'data-distinction="ann1"><bdi>Ann Lee</bdi></a>' in text
 
     def test_answers(self, group: Chat, annas: list[Member]) -> None:
-        first = json_of(annas[2], "room_feed", group.id)
-        one, two, three, own = first["messages"][0], *first["messages"][1:]
-        assert "description" not in one and "description" not in own, "one's own"
-        assert [(each["label"], each["description"], each["picture"]) for each in (two, three)] == [
-            ("Ann Lee", "ann1", f"/faces/{annas[0]}.png"),
-            ("ANN LEE", "ann2", f"/faces/{annas[1]}.png"),
+        one, two, bob = annas
+
+        def feed(**query: Any) -> Any:
+            return json_of(bob, "room_feed", group.id, **query)
+
+        first = feed()
+        earlier, *others, own = first["messages"]
+        assert "description" not in earlier and "description" not in own, "one's own"
+        assert [(each["label"], each["description"], each["picture"]) for each in others] == [
+            ("Ann Lee", "ann1", f"/faces/{one}.png"),
+            ("ANN LEE", "ann2", f"/faces/{two}.png"),
         ]
-        known = {
-            "after": first["cursor"],
-            "edits": first["edits"],
-            "moved": first["moved"],
-            "events": first["event"],
-        }
-        group.typing(annas[1])
-        assert json_of(annas[2], "room_feed", group.id, **known)["typing"] == "ANN LEE (ann2) is typing…"
-        group.set_role(annas[2], annas[0], "owner")
-        (event,) = json_of(annas[2], "room_feed", group.id, **known)["events"]
+        known = {"after": first["cursor"], "events": first["event"]}
+        known |= {name: first[name] for name in ("edits", "moved")}
+        group.typing(two)
+        assert feed(**known)["typing"] == "ANN LEE (ann2) is typing…"
+        group.set_role(bob, one, "owner")
+        (event,) = feed(**known)["events"]
         assert event["text"] == "Ann Lee (ann1) became an owner."
-        group.send(annas[0], "Four", reply_to=3)
-        html = json_of(annas[2], "room_feed", group.id, **known, html="1")["messages"][0]["html"]
+        group.send(one, "Four", reply_to=3)
+        html = feed(**known, html="1")["messages"][0]["html"]
         assert all(distinct in html for distinct in DISTINCT), "the author, and who is quoted"
-        assert json_of(annas[2], "room_feed", group.id, at="newest", html="1")["title"].count("ann") == 2
-        assert json_of(annas[2], "room_feed", group.id, before="4")["messages"][1]["description"] == "ann1"
+        assert feed(at="newest", html="1")["title"].count("ann") == 2
+        assert feed(before="4")["messages"][1]["description"] == "ann1"
 
     def test_the_search_and_the_page_of_a_message(self, group: Chat, annas: list[Member]) -> None:
         text = page_of(annas[2], "search", group.id, q="Two")
@@ -171,16 +168,13 @@ def test_the_list(group: Chat, annas: list[Member]) -> None:
 class TestLists:
     def test_lists_of_people_have_second_lines(self, group: Chat, annas: list[Member]) -> None:
         bob = annas[2]
-        RecentContacts(annas[2]).touch(annas[0])
-        Blocks(annas[2]).block(annas[0])
+        RecentContacts(bob).touch(annas[0])
+        Blocks(bob).block(annas[0])
         shown = '<bdi>{}</bdi>{} <small class="drm-detail"><bdi>{}</bdi></small>'
         one, two = shown.format("Ann Lee", "", "ann1"), shown.format("ANN LEE", "", "ann2")
         found = page_of(bob, "contacts", q="ann")
-        assert (
-            one in found
-            and two in found
-            and 'Message<span class="drm-hidden"> Ann Lee (ann1)</span>' in found
-        )
+        assert one in found and two in found
+        assert 'Message<span class="drm-hidden"> Ann Lee (ann1)</span>' in found
         assert one in page_of(bob, "contacts"), "also if nobody else has this name"
         assert one in page_of(bob, "blocks")
         assert f"/faces/{annas[0]}.png" in page_of(bob, "person", id=annas[0])
@@ -189,27 +183,24 @@ class TestLists:
         assert "<bdi>Ann Lee (ann1)</bdi>" in picker and two in picker
         assert two in page_of(bob, "add", group.id, q="ann")
 
-    def test_what_repeats_the_name_is_left_out(self, annas: list[Member], member: Members) -> None:
+    def test_suggestions(self, group: Chat, annas: list[Member], member: Members) -> None:
+        """What repeats the name is left out."""
         member("carl")
-        (carl,) = json_of(annas[2], "suggest", q="carl")["results"]
-        assert (carl["text"], carl["description"]) == ("carl", "")
-
-    def test_suggestions(self, group: Chat, annas: list[Member]) -> None:
-        for found in (
-            json_of(annas[2], "suggest", q="ann"),
-            json_of(annas[2], "member_suggest", group.id, q="ann"),
-        ):
-            assert sorted((one["description"], one["picture"]) for one in found["results"]) == [
+        for name, *args in (("suggest",), ("member_suggest", group.id)):
+            found = json_of(annas[2], name, *args, q="ann")["results"]
+            assert sorted((one["description"], one["picture"]) for one in found) == [
                 ("ann1", f"/faces/{annas[0]}.png"),
                 ("ann2", f"/faces/{annas[1]}.png"),
             ]
+        (carl,) = json_of(annas[2], "suggest", q="carl")["results"]
+        assert (carl["text"], carl["description"]) == ("carl", "")
 
     def test_a_made_up_id_shows_nothing(self, annas: list[Member], settings: Settings) -> None:
         change(settings, SEARCH_RATE=2)
         client = client_of(annas[2])
         data = {"to": [annas[0]], "q": "x", "search": "1"}
-        client.post(reverse("messaging:new"), data)
-        text = client.post(reverse("messaging:new"), data).content.decode()
+        post(client, "new", **data)
+        text = post(client, "new", **data).content.decode()
         assert f"<bdi>{annas[0]}</bdi>" in text
         assert "ann1" not in text and "/faces/" not in text
 
@@ -236,13 +227,8 @@ class TestHooks:
     def test_what_they_return_is_made_safe(self) -> None:
         people = People(Others())
         people.show("12345")
-        assert [people[one].picture for one in "12345"] == [
-            '/a"onerror="b.png',
-            "",
-            "https://cdn.example/3.png",
-            "",
-            "",
-        ]
+        pictures = {one: picture for one in "12345" if (picture := people[one].picture)}
+        assert pictures == {"1": '/a"onerror="b.png', "3": "https://cdn.example/3.png"}
         assert people["1"].description == "Sales <b>"
         face = render_to_string("django_redis_messaging/_avatar.html", {"face": people["1"]})
         assert '<img src="/a&quot;onerror=&quot;b.png" alt=""' in face

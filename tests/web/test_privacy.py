@@ -18,11 +18,8 @@ from django_redis_messaging.web.views import people
 from django_redis_messaging.web.views.people import BLOCKS_PER_PAGE
 
 from ..support.server import change
-from .conftest import Room, code, post
-from .test_access import TABLE, address
-
-#: the views of one chat
-VIEWS = [(name, method) for name, method in TABLE if "X" in address(name, "X")]
+from .conftest import Room, code, get, page, post
+from .test_access import TABLE, address, each_view_of_a_chat
 
 
 @pytest.fixture
@@ -45,7 +42,7 @@ def shown(answer: Any) -> tuple[int, str | None, str]:
     return answer.status_code, answer.get("ETag"), text
 
 
-@pytest.mark.parametrize(("name", "method"), VIEWS)
+@each_view_of_a_chat
 def test_to_the_blocker_the_chat_is_gone(direct: Room, name: str, method: str) -> None:
     block(direct)
     ask = getattr(direct.client("member", json=True), method)
@@ -63,13 +60,11 @@ def test_no_page_changes_for_the_blocked_person(direct: Room) -> None:
     pages: list[tuple[str, dict[str, Any]]] = [
         (address(name, direct.chat.id), {}) for name, method in TABLE if method == "get" and name != "session"
     ]
-    feed = address("room_feed", direct.chat.id)
-    pages += [
-        (feed, {"at": "newest"}),
-        (feed, {"after": 1, "html": 1}),
-        (address("search", direct.chat.id), {"q": "From"}),
-    ]
-    pages += [(address("member_suggest", direct.chat.id), {"q": "m"})]
+    for name, query in (
+        ("room_feed", {"at": "newest"}), ("room_feed", {"after": 1, "html": 1}), ("search", {"q": "From"}),
+        ("member_suggest", {"q": "m"}),
+    ):  # fmt: skip
+        pages.append((address(name, direct.chat.id), query))
 
     def everything() -> list[Any]:
         clients = [direct.client("owner"), direct.client("owner", json=True)]
@@ -94,48 +89,38 @@ def test_the_blocked_person_can_do_what_they_could(direct: Room, json: bool) -> 
             path = address(name, direct.chat.id)
         answer = direct.client("owner", json=json).post(path, {**TABLE[name, "post"].data, **data})
         assert answer.status_code == (200 if json else 302), name
-    answer = direct.client("owner", json=True).post(
-        reverse("messaging:new"), {"to": direct.id("member"), "body": "Hello"}
-    )
+    answer = post(direct.client("owner", json=True), "new", to=direct.id("member"), body="Hello")
     assert answer.json()["id"] == direct.chat.id
 
 
 def test_the_blocker_unblocks_on_the_page_of_the_chat(direct: Room) -> None:
     block(direct)
-    client, path = direct.client("member"), address("room", direct.chat.id)
-    page = client.get(path).content.decode()
-    assert "You have blocked this person." in page and "From the owner" not in page
-    assert direct.client("former").get(path).status_code == 404
-    direct.chat.send(direct.id("owner"), "Not for you")
-    assert "Not for you" not in client.get(reverse("messaging:chats")).content.decode()
-    answer = client.post(reverse("messaging:new"), {"to": direct.id("owner"), "body": "Hello"})
+    client, owner = direct.client("member"), direct.id("owner")
+    text = direct.page("member")
+    assert "You have blocked this person." in text and "From the owner" not in text
+    assert direct.get("former", "room", json=False).status_code == 404
+    direct.chat.send(owner, "Not for you")
+    assert "Not for you" not in page(client, "chats")
+    answer = post(client, "new", to=owner, body="Hello")
     assert answer.status_code == 403 and "Unblock them to write to them." in answer.content.decode()
-    answer = client.post(
-        reverse("messaging:unblock"), {"person": direct.id("owner"), "chat": direct.chat.id}, follow=True
-    )
-    page = answer.content.decode()
-    assert answer.redirect_chain == [(path, 302)]
-    assert "You unblocked this person here. Earlier messages are not shown." in page
-    assert "From the owner" not in page and "Not for you" not in page
-    direct.chat.send(direct.id("owner"), "Hello again")
-    page = client.get(path).content.decode()
-    assert "You unblocked this person here." in page and "Hello again" in page
-
-
-def test_unblocking_returns_to_no_other_chat(direct: Room) -> None:
-    block(direct)
-    data = {"person": direct.id("owner"), "chat": "direct:x/../../evil"}
-    answer = direct.client("member").post(reverse("messaging:unblock"), data)
-    assert answer.headers["Location"] == reverse("messaging:blocks")
+    answer = post(client, "unblock", person=owner, chat=direct.chat.id)
+    assert answer["Location"] == address("room", direct.chat.id)
+    text = direct.page("member")
+    assert "You unblocked this person here. Earlier messages are not shown." in text
+    assert "From the owner" not in text and "Not for you" not in text
+    direct.chat.send(owner, "Hello again")
+    text = direct.page("member")
+    assert "You unblocked this person here." in text and "Hello again" in text
+    answer = post(client, "unblock", person=owner, chat="direct:x/../../evil")
+    assert answer["Location"] == reverse("messaging:blocks"), "to no other chat"
 
 
 def test_neither_sees_that_the_other_is_online(direct: Room) -> None:
     live.Presence().enter(direct.id("member"), "one")
     live.Presence().enter(direct.id("owner"), "one")
-    details = address("details", direct.chat.id)
-    assert direct.client("owner").get(details).content.decode().count('"drm-online"') == 2
+    assert direct.page("owner", "details").count('"drm-online"') == 2
     block(direct)
-    assert direct.client("owner").get(details).content.decode().count('"drm-online"') == 1
+    assert direct.page("owner", "details").count('"drm-online"') == 1
 
 
 def test_the_blocker_is_still_known_from_the_chat(direct: Room, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,31 +138,27 @@ def test_the_blocker_is_still_known_from_the_chat(direct: Room, monkeypatch: pyt
 class TestBlocks:
     def test_blocking_with_forms_only(self, room: Room) -> None:
         client, other = room.client("owner"), room.id("member")
-        query = {"id": other, "chat": room.chat.id}
-        card = client.get(reverse("messaging:person"), query).content.decode()
+        card = page(client, "person", id=other, chat=room.chat.id)
         assert f'action="{reverse("messaging:block")}"' in card
-        assert post(client, "block", person=other, chat=room.chat.id)["Location"] == reverse(
-            "messaging:blocks"
-        )
-        assert "member" in client.get(reverse("messaging:blocks")).content.decode()
+        answer = post(client, "block", person=other, chat=room.chat.id)
+        assert answer["Location"] == reverse("messaging:blocks")
+        assert "member" in page(client, "blocks")
         assert Blocks(room.id("owner")).list() == [other]
         refused = post(room.client("member", json=True), "new", to=[room.id("owner"), room.id("staff")])
         assert refused.json()["error"] == {
             "code": "not_permitted", "message": "You don't have permission to do this."
         }  # fmt: skip
         post(client, "unblock", person=other)
-        assert "You have blocked nobody." in client.get(reverse("messaging:blocks")).content.decode()
+        assert "You have blocked nobody." in page(client, "blocks")
 
     def test_the_list_has_pages(self, room: Room) -> None:
         client, blocks = room.client("owner"), Blocks(room.id("owner"))
         for number in range(BLOCKS_PER_PAGE + 2):
             blocks.block(f"person {number}")
-        pages = [
-            client.get(reverse("messaging:blocks") + query).content.decode() for query in ("", "?from=50")
-        ]
+        pages = [page(client, "blocks"), page(client, "blocks", **{"from": 50})]
         assert [text.count('name="person"') for text in pages] == [BLOCKS_PER_PAGE, 2]
         assert ["?from=50" in text for text in pages] == [True, False]
-        assert client.get(reverse("messaging:blocks") + "?from=x").status_code == 400
+        assert get(client, "blocks", **{"from": "x"}).status_code == 400
 
     def test_blocking_reveals_no_names(self, room: Room) -> None:
         """The page of blocked people shows names: strangers must not be put there."""
@@ -198,27 +179,25 @@ class TestBlocks:
 
 def feed(room: Room, **query: Any) -> Any:
     """The feed of the member, whose message is the newest."""
-    address = reverse("messaging:room_feed", args=[room.chat.id])
-    return room.client("member", json=True).get(address, {"after": 0, **query}).json()
-
-
-@pytest.fixture
-def read_room(room: Room) -> Room:
-    room.chat.ack(room.id("owner"), 2)
-    return room
+    return room.get("member", "room_feed", **{"after": 0, **query}).json()
 
 
 class TestReceipts:
-    def test_everybody_sees_them(self, read_room: Room) -> None:
-        assert feed(read_room)["seen"] == feed(read_room, at="newest")["seen"] == "Seen by owner"
-        assert feed(read_room)["read"] == {read_room.id("member"): 0, read_room.id("owner"): 2}
-
-    def test_not_of_who_hides_them(self, read_room: Room) -> None:
-        Choices().choose(read_room.id("owner"), receipts=False)
-        assert feed(read_room)["seen"] == feed(read_room, at="newest")["seen"] == ""
-        assert feed(read_room)["read"] == {read_room.id("member"): 0}
-        page = read_room.client("member").get(reverse("messaging:room", args=[read_room.chat.id]))
-        assert "Seen by" not in page.content.decode()
+    def test_everybody_sees_them_unless_somebody_or_the_site_hides_them(
+        self, room: Room, settings: Settings
+    ) -> None:
+        member, owner = room.id("member"), room.id("owner")
+        room.chat.ack(owner, 2)
+        assert feed(room)["seen"] == feed(room, at="newest")["seen"] == "Seen by owner"
+        assert feed(room)["read"] == {member: 0, owner: 2}
+        Choices().choose(owner, receipts=False)
+        assert feed(room)["seen"] == feed(room, at="newest")["seen"] == ""
+        assert feed(room)["read"] == {member: 0}
+        assert "Seen by" not in room.page("member")
+        Choices().choose(owner, receipts=True)
+        change(settings, READ_RECEIPTS=False)
+        assert feed(room)["seen"] == feed(room, at="newest")["seen"] == ""
+        assert feed(room)["read"] == {}
 
     @pytest.mark.parametrize("hidden_by", ["member", "site"])
     def test_nothing_changes_for_others(self, room: Room, settings: Settings, hidden_by: str) -> None:
@@ -243,53 +222,41 @@ class TestReceipts:
         assert answers() == before
         assert first["title"] == "owner"  # the name is not hidden
 
-    def test_not_where_the_site_has_none(self, read_room: Room, settings: Settings) -> None:
-        change(settings, READ_RECEIPTS=False)
-        assert feed(read_room)["seen"] == feed(read_room, at="newest")["seen"] == ""
-        assert feed(read_room)["read"] == {}
 
-
-def details(room: Room) -> str:
-    address = reverse("messaging:details", args=[room.chat.id])
-    return room.client("member").get(address).content.decode()
-
-
-class TestOnline:
-    def test_the_details_show_it(self, room: Room) -> None:
-        assert "drm-online" not in details(room)
-        live.Presence().enter(room.id("owner"), "one")
-        assert details(room).count("drm-online") == 1
-        Choices().choose(room.id("owner"), online=False)
-        assert "drm-online" not in details(room)
-
-    @pytest.mark.parametrize("off", [{"PRESENCE_MAX_MEMBERS": 1}, {"LIVE": False}])
-    def test_not_where_it_is_off(self, room: Room, settings: Settings, off: dict[str, Any]) -> None:
-        change(settings, **off)
-        live.Presence().enter(room.id("owner"), "one")
-        assert "drm-online" not in details(room)
+def test_the_details_show_who_is_online_unless_it_is_hidden_or_off(room: Room, settings: Settings) -> None:
+    assert "drm-online" not in room.page("member", "details")
+    live.Presence().enter(room.id("owner"), "one")
+    assert room.page("member", "details").count("drm-online") == 1
+    for setting, off, on in (("PRESENCE_MAX_MEMBERS", 1, 2), ("LIVE", False, True)):
+        change(settings, **{setting: off})
+        assert "drm-online" not in room.page("member", "details")
+        change(settings, **{setting: on})
+        assert room.page("member", "details").count("drm-online") == 1
+    Choices().choose(room.id("owner"), online=False)
+    assert "drm-online" not in room.page("member", "details")
 
 
 class TestChoices:
     def test_what_is_not_checked_is_hidden(self, room: Room) -> None:
         client, choices = room.client("member"), Choices()
-        page = client.get(reverse("messaging:blocks")).content.decode()
-        assert page.count('type="checkbox"') == page.count(" checked") == 2
-        answer = client.post(reverse("messaging:choices"), {"receipts": "on"})
+        text = page(client, "blocks")
+        assert text.count('type="checkbox"') == text.count(" checked") == 2
+        answer = post(client, "choices", receipts="on")
         assert (answer.status_code, answer["Location"]) == (302, reverse("messaging:blocks"))
         assert choices.get(room.id("member")) == (False, True, True)
-        assert client.get(reverse("messaging:blocks")).content.decode().count(" checked") == 1
-        answer = room.client("member", json=True).post(reverse("messaging:choices"))
+        assert page(client, "blocks").count(" checked") == 1
+        answer = post(room.client("member", json=True), "choices")
         assert answer.json() == {"online": False, "receipts": False, "digests": True}
 
     def test_only_what_the_site_shows(self, room: Room, settings: Settings) -> None:
         client, choices = room.client("member"), Choices()
         change(settings, READ_RECEIPTS=False)
-        client.post(reverse("messaging:choices"))
+        post(client, "choices")
         assert choices.get(room.id("member")) == (False, True, True)
         change(settings, PRESENCE_MAX_MEMBERS=0)
-        page = client.get(reverse("messaging:blocks")).content.decode()
-        assert 'type="checkbox"' not in page
-        assert "What others see" not in page
+        text = page(client, "blocks")
+        assert 'type="checkbox"' not in text
+        assert "What others see" not in text
 
     def test_digests_are_a_choice_if_the_site_mails_them_to_the_user(
         self, room: Room, settings: Settings, monkeypatch: pytest.MonkeyPatch
@@ -297,12 +264,12 @@ class TestChoices:
         change(settings, DIGEST_BASE_URL="https://example.com")
         client, choices = room.client("member"), Choices()
         choices.choose(room.id("member"), online=False, digests=False)
-        page = client.get(reverse("messaging:blocks")).content.decode()
-        assert page.count('type="checkbox"') == 3
-        assert page.count(" checked") == 1
-        client.post(reverse("messaging:choices"), {"digests": "on"})
+        text = page(client, "blocks")
+        assert text.count('type="checkbox"') == 3
+        assert text.count(" checked") == 1
+        post(client, "choices", digests="on")
         assert choices.get(room.id("member")) == (False, False, True)
         monkeypatch.setattr(Identity, "wants_digest", lambda self, user: user.username != "member")
-        assert 'name="digests"' not in client.get(reverse("messaging:blocks")).content.decode()
-        client.post(reverse("messaging:choices"), {"online": "on"})
+        assert 'name="digests"' not in page(client, "blocks")
+        post(client, "choices", online="on")
         assert choices.get(room.id("member")) == (True, False, True)

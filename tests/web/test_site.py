@@ -34,7 +34,7 @@ from django_redis_messaging.admin import ChatsEntry
 from django_redis_messaging.urls import urlpatterns
 
 from ..support import content_policies
-from .conftest import Members, Room, client_of, code
+from .conftest import Members, Room, client_of, code, get
 
 PACKAGE = Path(str(django_redis_messaging.__file__)).parent
 PAGES = ("chats", "new", "contacts", "notifications", "room", "add")
@@ -110,10 +110,9 @@ class TestScriptName:
 
     @pytest.mark.parametrize("name", PAGES)
     def test_all_urls_have_the_prefix(self, room: Room, prefixed: None, name: str) -> None:
-        text = room.client("owner").get(f"/messages{address(name, room)[len('/inner/messages') :]}")
-        found = re.findall(
-            r'(?:href|src|action|data-(?:feed|ack|send|suggest|edit|login))="(/[^"]*)"', text.content.decode()
-        )
+        answer = room.client("owner").get(address(name, room).removeprefix("/inner"))
+        attributes = r'(?:href|src|action|data-(?:feed|ack|send|suggest|edit|login))="(/[^"]*)"'
+        found = re.findall(attributes, answer.content.decode())
         assert len(found) > 5
         ours = [value for value in found if not value.startswith("/static/")]
         assert [value for value in ours if not value.startswith("/inner/")] == []
@@ -159,19 +158,12 @@ class TestLoginRequiredMiddleware:
         name = "django.contrib.auth.middleware.LoginRequiredMiddleware"
         settings.MIDDLEWARE = [*settings.MIDDLEWARE, name]
 
-    def test_json_requests_get_json(self, room: Room) -> None:
-        answer = room.client("anonymous", json=True).get(reverse("messaging:chats_feed"))
-        assert code(answer) == (401, "sign_in")
-
-    def test_pages_redirect_to_sign_in(self, room: Room) -> None:
-        answer = room.client("anonymous").get(address("room", room))
-        assert (answer.status_code, answer["Location"]) == (
-            302,
-            f"/admin/login/?next={address('room', room)}",
-        )
-
-    def test_signed_in_users_get_pages(self, room: Room) -> None:
-        assert room.client("owner").get(address("room", room)).status_code == 200
+    def test_pages_redirect_to_sign_in_and_json_requests_get_json(self, room: Room) -> None:
+        assert code(room.get("anonymous", "room_feed")) == (401, "sign_in")
+        answer = room.get("anonymous", "room", json=False)
+        assert answer.status_code == 302
+        assert answer["Location"] == f"/admin/login/?next={address('room', room)}"
+        assert room.get("owner", "room", json=False).status_code == 200
 
 
 class TestStaticFiles:
@@ -196,25 +188,15 @@ class TestStaticFiles:
                 assert (hashed / value).is_file(), value
 
     def test_every_file_is_found(self) -> None:
-        names = {
-            "messaging.css",
-            "common.js",
-            "chats.js",
-            "room.js",
-            "composer.js",
-            "picker.js",
-            "contacts.js",
-            "notifications.js",
-            "bell.js",
-            "bell.css",
-        }
-        assert all(finders.find(f"django_redis_messaging/{name}") for name in names)
+        scripts = ("common", "chats", "room", "composer", "picker", "contacts", "notifications", "bell")
+        for name in ("messaging.css", "bell.css", *(f"{script}.js" for script in scripts)):
+            assert finders.find(f"django_redis_messaging/{name}")
 
 
 class TestServers:
     def test_wsgi(self, room: Room) -> None:
         assert get_wsgi_application()
-        assert room.client("owner").get(address("room", room)).status_code == 200
+        assert room.get("owner", "room", json=False).status_code == 200
 
     @pytest.mark.django_db(transaction=True)
     def test_asgi(self, room: Room) -> None:
@@ -240,11 +222,9 @@ class Twice:
 
 
 class TestLayout:
-    def test_staff_get_the_admin_layout(self, room: Room) -> None:
+    def test_users_get_the_admin_layout_and_staff_its_sidebar(self, room: Room) -> None:
         text = page(room, "chats", "staff")
         assert 'id="nav-sidebar"' in text and "Welcome" in text
-
-    def test_other_users_get_the_admin_layout_without_its_sidebar(self, room: Room) -> None:
         text = page(room, "chats", "member")
         assert 'id="header"' in text
         assert 'id="nav-sidebar"' not in text and reverse("admin:index") + '"' not in text
@@ -255,14 +235,12 @@ class TestLayout:
         assert "drm-alone" in text and "admin/" not in text
         assert Violations(text).found == []
 
-    @pytest.mark.parametrize("name", PAGES)
-    def test_pages_link_to_their_own_namespace(self, room: Room, settings: Settings, name: str) -> None:
+    def test_pages_and_changes_lead_to_their_own_namespace(self, room: Room, settings: Settings) -> None:
         settings.ROOT_URLCONF = Twice
-        text = room.client("owner").get(address(name, room).replace("messages", "talk", 1)).content.decode()
-        assert '"/talk/' in text and '"/messages/' not in text
-
-    def test_changes_redirect_to_their_own_namespace(self, room: Room, settings: Settings) -> None:
-        settings.ROOT_URLCONF = Twice
+        for name in PAGES:
+            answer = room.client("owner").get(address(name, room).replace("messages", "talk", 1))
+            text = answer.content.decode()
+            assert '"/talk/' in text and '"/messages/' not in text, name
         leave = reverse("talk:leave", args=[room.chat.id])
         assert room.client("member").post(leave)["Location"] == "/talk/"
 
@@ -277,10 +255,8 @@ class TestLayout:
     ) -> None:
         own = tmp_path / "django_redis_messaging" / "base.html"
         own.parent.mkdir()
-        blocks = "".join(
-            f"{{% block {name} %}}{{% endblock %}}"
-            for name in ("title", "extra_head", "extra_js", "breadcrumbs", "content")
-        )
+        names = ("title", "extra_head", "extra_js", "breadcrumbs", "content")
+        blocks = "".join(f"{{% block {name} %}}{{% endblock %}}" for name in names)
         own.write_text(f"<html>The site's own {blocks}</html>")
         settings.TEMPLATES = [{**settings.TEMPLATES[0], "DIRS": [tmp_path]}]
         for name in PAGES:
@@ -290,42 +266,35 @@ class TestLayout:
 
 
 class TestAdmin:
-    @pytest.fixture
-    def boss(self, member: Members) -> Client:
-        return client_of(member("boss", is_staff=True, is_superuser=True))
-
-    def test_the_index_has_an_entry_that_redirects_to_the_pages(self, boss: Client) -> None:
+    def test_the_index_has_an_entry_that_redirects_to_the_pages(self, member: Members) -> None:
+        boss = client_of(member("boss", is_staff=True, is_superuser=True))
         text = boss.get(reverse("admin:index")).content.decode()
         link = reverse("admin:django_redis_messaging_chats_changelist")
         assert f'href="{link}"' in text
         assert boss.get(link)["Location"] == reverse("messaging:chats")
-
-    def test_the_app_page_works(self, boss: Client) -> None:
         assert boss.get(reverse("admin:app_list", args=["django_redis_messaging"])).status_code == 200
 
-    def test_no_entry_for_users_who_may_not_use_the_pages(self, rf: RequestFactory) -> None:
+    def test_no_entry_for_users_who_may_not_use_the_pages_or_if_they_are_not_included(
+        self, rf: RequestFactory, settings: Settings
+    ) -> None:
         request = rf.get("/")
-        request.user = AnonymousUser()
         entry = admin.site._registry[ChatsEntry]  # type: ignore[index]
-        assert not entry.has_module_permission(request)
-
-    def test_no_entry_if_the_pages_are_not_included(self, rf: RequestFactory, settings: Settings) -> None:
-        settings.ROOT_URLCONF = type("Nothing", (), {"urlpatterns": ()})
-        request = rf.get("/")
         request.user = User(is_active=True)
-        entry = admin.site._registry[ChatsEntry]  # type: ignore[index]
+        assert entry.has_module_permission(request)
+        request.user = AnonymousUser()
+        assert not entry.has_module_permission(request)
+        settings.ROOT_URLCONF = type("Nothing", (), {"urlpatterns": ()})
+        request.user = User(is_active=True)
         assert not entry.has_module_permission(request)
 
 
 class TestNoDatabase:
-    def test_no_model_no_migration(self) -> None:
+    def test_no_model_no_migration_no_content_type_no_permission(self) -> None:
         assert list(apps.get_app_config("django_redis_messaging").get_models()) == []
         out = StringIO()
         call_command("makemigrations", "django_redis_messaging", check=True, dry_run=True, stdout=out)
         assert "No changes detected" in out.getvalue()
         assert not (PACKAGE / "migrations").exists()
-
-    def test_no_content_type_no_permission(self) -> None:
         label = "django_redis_messaging"
         assert not ContentType.objects.filter(app_label=label).exists()
         assert not Permission.objects.filter(content_type__app_label=label).exists()
@@ -425,7 +394,7 @@ def test_the_nonce_of_the_site(context: dict[str, object], expected: str) -> Non
 def test_every_file_has_it(room: Room, settings: Settings, name: str) -> None:
     settings.TEST_POLICY = content_policies.STRICT
     args = {"room": [room.chat.id], "add": [room.chat.id], "message": [room.chat.id, 1]}.get(name, [])
-    answer = room.client("owner").get(reverse(f"messaging:{name}", args=args))
+    answer = get(room.client("owner"), name, *args)
     nonce = re.search(r"'nonce-([^']+)'", answer["Content-Security-Policy"])
     assert nonce
     files = re.findall(r"<(?:script|link)[^>]*django_redis_messaging/[^>]*>", answer.content.decode())
@@ -441,12 +410,8 @@ def test_the_policy_of_django(room: Room, settings: Settings) -> None:
     (templates,) = copy.deepcopy(settings.TEMPLATES)
     templates["OPTIONS"]["context_processors"].append("django.template.context_processors.csp")
     settings.TEMPLATES = [templates]
-    answer = room.client("owner").get(reverse("messaging:room", args=[room.chat.id]))
-    policy = answer["Content-Security-Policy"]
-    nonce = re.match(
-        r"script-src 'nonce-([^']+)' 'strict-dynamic'; require-trusted-types-for 'script'; "
-        r"trusted-types django-redis-messaging$",
-        policy,
-    )
+    answer = room.get("owner", "room", json=False)
+    others = "'strict-dynamic'; require-trusted-types-for 'script'; trusted-types django-redis-messaging"
+    nonce = re.fullmatch(rf"script-src 'nonce-([^']+)' {others}", answer["Content-Security-Policy"])
     assert nonce
     assert answer.content.decode().count(f'<script type="module" nonce="{nonce[1]}"') == 4
