@@ -9,7 +9,9 @@ from contextlib import closing
 from typing import Any
 
 import pytest
+from django.contrib.auth.management import create_permissions
 from django.contrib.auth.models import User
+from django.db.models.signals import post_migrate
 from django.test import Client
 from django.urls import include, path, reverse
 from playwright.sync_api import Browser, Page
@@ -35,6 +37,15 @@ Members = Callable[..., Member]
 @pytest.fixture(autouse=True)
 def database(db: None) -> None:
     """Users need the database."""
+
+
+@pytest.fixture(scope="package", autouse=True)
+def no_permissions() -> Iterator[None]:
+    """Tests with transactions don't make the permissions of all models anew at their end."""
+    uid = "django.contrib.auth.management.create_permissions"
+    assert post_migrate.disconnect(dispatch_uid=uid)
+    yield
+    post_migrate.connect(create_permissions, dispatch_uid=uid)
 
 
 @pytest.fixture

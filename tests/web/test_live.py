@@ -339,32 +339,36 @@ class TestAccess:
 
 
 class TestRefusals:
-    def test_anonymous(self, site: Site) -> None:
-        with EventSource(site, None) as source:
-            assert source.response.status == 401
-            assert json.loads(source.response.read())["error"]["code"] == "sign_in"
-
-    def test_a_page_of_another_user(self, site: Site, ann: Member, bob: Member) -> None:
-        with EventSource(site, ann, user=bob) as source:
-            assert source.response.status == 403
-
-    @pytest.mark.parametrize(
-        "parameters",
-        [
-            {"room": ""},
-            {"room": "x", "after": "nonsense"},
-            {"room": "x", "after": "1.2.3.4.5"},
-            {"room": "x", "after": "1.-2"},
-            {"room": "x", "after": "9" * 5000},
-            {"room": "x", "after": "1." + "9" * 5000},
-            {"room": "x", "last_id": "room=x&after=" + "9" * 5000},
-            {"after": "1"},
-            {"room": [str(number) for number in range(11)]},
-        ],
+    BAD: tuple[dict[str, Any], ...] = (
+        {"room": ""},
+        {"room": "x", "after": "nonsense"},
+        {"room": "x", "after": "1.2.3.4.5"},
+        {"room": "x", "after": "1.-2"},
+        {"room": "x", "after": "9" * 5000},
+        {"room": "x", "after": "1." + "9" * 5000},
+        {"room": "x", "last_id": "room=x&after=" + "9" * 5000},
+        {"after": "1"},
+        {"room": [str(number) for number in range(11)]},
     )
-    def test_bad_input(self, site: Site, ann: Member, bob: Member, parameters: dict[str, Any]) -> None:
-        with EventSource(site, ann, **parameters) as source:
-            assert source.response.status == 400
+
+    def test_requests_without_a_stream(self, site: Site, ann: Member, bob: Member) -> None:
+        """Of nobody, for another user, by clients that don't accept a stream, and with bad input."""
+        refused: list[tuple[Member | None, dict[str, Any], int, str]] = [
+            (None, {}, 401, "sign_in"),
+            (ann, {"user": bob}, 403, "other_user"),
+            *(
+                (ann, {"headers": {"Accept": accept}}, 406, "stream_only")
+                for accept in ("application/json", "*/*")
+            ),
+            *((ann, parameters, 400, "invalid") for parameters in self.BAD),
+        ]
+        for user, parameters, status, code in refused:
+            with EventSource(site, user, **parameters) as source:
+                assert source.response.status == status, parameters
+                error = json.loads(source.response.read())["error"]
+            assert error["code"] == code, parameters
+            assert ("poll the feeds" in error["message"]) is (code == "stream_only")
+        assert site.streams() == 0
 
     def test_a_user_has_a_number_of_streams(self, site: Site, ann: Member, bob: Member) -> None:
         limited = override_settings(REDIS_MESSAGING={"LIVE_MAX_STREAMS": 2})
@@ -376,16 +380,6 @@ class TestRefusals:
                 assert three.response.headers["Retry-After"] == "60"
             with EventSource(site, bob) as other:
                 assert other.until("bell")
-
-    @pytest.mark.parametrize("accept", ["application/json", "*/*"])
-    def test_clients_that_do_not_accept_a_stream(
-        self, site: Site, ann: Member, bob: Member, accept: str
-    ) -> None:
-        with EventSource(site, ann, headers={"Accept": accept}) as source:
-            assert source.response.status == 406
-            error = json.loads(source.response.read())["error"]
-            assert (error["code"], "poll the feeds" in error["message"]) == ("stream_only", True)
-            assert site.streams() == 0
 
     def test_head_and_options_open_no_stream(self, site: Site, ann: Member, bob: Member) -> None:
         cookie = f"sessionid={client_of(ann).cookies['sessionid'].value}"
@@ -400,9 +394,7 @@ class TestRefusals:
             assert connection.getresponse().status == 200
         assert (site.streams(), Presence().online([ann])) == (0, set())
 
-    def test_switched_off(self, site: Site, ann: Member, bob: Member) -> None:
+    def test_switched_off_and_wsgi(self, site: Site, ann: Member, bob: Member) -> None:
         with override_settings(REDIS_MESSAGING={"LIVE": False}), EventSource(site, ann) as source:
             assert source.response.status == 501
-
-    def test_wsgi(self, ann: Member, bob: Member) -> None:
         assert client_of(ann).get("/messages/live/").json()["error"]["code"] == "not_live"

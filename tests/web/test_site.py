@@ -7,17 +7,14 @@ import copy
 import re
 from collections.abc import Iterator
 from html.parser import HTMLParser
-from io import StringIO
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import django
 import pytest
-from django.apps import apps
 from django.contrib import admin
-from django.contrib.auth.models import AnonymousUser, Permission, User
-from django.contrib.contenttypes.models import ContentType
+from django.contrib.auth.models import AnonymousUser, User
 from django.contrib.staticfiles import finders
 from django.core.asgi import get_asgi_application
 from django.core.management import call_command
@@ -34,7 +31,7 @@ from django_redis_messaging.admin import ChatsEntry
 from django_redis_messaging.urls import urlpatterns
 
 from ..support import content_policies
-from .conftest import Members, Room, client_of, code, get
+from .conftest import Members, Room, client_of, code
 
 PACKAGE = Path(str(django_redis_messaging.__file__)).parent
 PAGES = ("chats", "new", "contacts", "notifications", "room", "add")
@@ -76,9 +73,9 @@ def test_the_checker_finds_violations() -> None:
     assert len(Violations(text).found) == 5
 
 
-@pytest.mark.parametrize("name", PAGES)
-def test_nothing_is_inline(room: Room, name: str) -> None:
-    assert Violations(page(room, name)).found == []
+def test_nothing_is_inline(room: Room) -> None:
+    for name in PAGES:
+        assert Violations(page(room, name)).found == [], name
 
 
 @pytest.mark.parametrize("source", sorted((PACKAGE / "static").rglob("*.js")), ids=lambda path: path.name)
@@ -108,14 +105,14 @@ class TestScriptName:
         yield
         clear_script_prefix()
 
-    @pytest.mark.parametrize("name", PAGES)
-    def test_all_urls_have_the_prefix(self, room: Room, prefixed: None, name: str) -> None:
-        answer = room.client("owner").get(address(name, room).removeprefix("/inner"))
+    def test_all_urls_have_the_prefix(self, room: Room, prefixed: None) -> None:
         attributes = r'(?:href|src|action|data-(?:feed|ack|send|suggest|edit|login))="(/[^"]*)"'
-        found = re.findall(attributes, answer.content.decode())
-        assert len(found) > 5
-        ours = [value for value in found if not value.startswith("/static/")]
-        assert [value for value in ours if not value.startswith("/inner/")] == []
+        for name in PAGES:
+            answer = room.client("owner").get(address(name, room).removeprefix("/inner"))
+            found = re.findall(attributes, answer.content.decode())
+            assert len(found) > 5
+            ours = [value for value in found if not value.startswith("/static/")]
+            assert [value for value in ours if not value.startswith("/inner/")] == []
 
 
 class TestCsrfInSessions:
@@ -229,11 +226,11 @@ class TestLayout:
         assert 'id="header"' in text
         assert 'id="nav-sidebar"' not in text and reverse("admin:index") + '"' not in text
 
-    @pytest.mark.parametrize("name", PAGES)
-    def test_without_an_admin_the_layout_is_standalone(self, room: Room, alone: None, name: str) -> None:
-        text = page(room, name, "owner")
-        assert "drm-alone" in text and "admin/" not in text
-        assert Violations(text).found == []
+    def test_without_an_admin_the_layout_is_standalone(self, room: Room, alone: None) -> None:
+        for name in PAGES:
+            text = page(room, name)
+            assert "drm-alone" in text and "admin/" not in text
+            assert Violations(text).found == []
 
     def test_pages_and_changes_lead_to_their_own_namespace(self, room: Room, settings: Settings) -> None:
         settings.ROOT_URLCONF = Twice
@@ -288,25 +285,12 @@ class TestAdmin:
         assert not entry.has_module_permission(request)
 
 
-class TestNoDatabase:
-    def test_no_model_no_migration_no_content_type_no_permission(self) -> None:
-        assert list(apps.get_app_config("django_redis_messaging").get_models()) == []
-        out = StringIO()
-        call_command("makemigrations", "django_redis_messaging", check=True, dry_run=True, stdout=out)
-        assert "No changes detected" in out.getvalue()
-        assert not (PACKAGE / "migrations").exists()
-        label = "django_redis_messaging"
-        assert not ContentType.objects.filter(app_label=label).exists()
-        assert not Permission.objects.filter(content_type__app_label=label).exists()
-
-    def test_the_pages_write_nothing_to_the_database(
-        self, room: Room, django_assert_max_num_queries: Any
-    ) -> None:
-        client = room.client("owner")
-        with django_assert_max_num_queries(6) as captured:
-            client.get(address("room", room))
-        written = [query["sql"] for query in captured if not query["sql"].startswith("SELECT")]
-        assert written == []
+def test_the_pages_write_nothing_to_the_database(room: Room, django_assert_max_num_queries: Any) -> None:
+    client = room.client("owner")
+    with django_assert_max_num_queries(6) as captured:
+        client.get(address("room", room))
+    written = [query["sql"] for query in captured if not query["sql"].startswith("SELECT")]
+    assert written == []
 
 
 @pytest.mark.parametrize(
@@ -327,18 +311,14 @@ def test_every_text_can_be_translated(template: Path) -> None:
 
 
 class TestTranslations:
-    @pytest.mark.parametrize(
-        ("language", "texts"),
-        [
+    def test_pages_are_translated(self, room: Room, settings: Settings) -> None:
+        for language, texts in (
             ("de", ["Nachricht schreiben", "2 Mitglieder"]),
             ("zh-hans", ["输入消息", "2 位成员", 'lang="zh-hans"']),
-        ],
-    )
-    def test_pages_are_translated(self, room: Room, language: str, texts: list[str]) -> None:
-        client = room.client("owner")
-        with override_settings(LANGUAGE_CODE=language):
-            text = client.get(address("room", room)).content.decode()
-        assert [one for one in texts if one not in text] == []
+        ):
+            settings.LANGUAGE_CODE = language
+            text = page(room, "room")
+            assert [one for one in texts if one not in text] == []
 
 
 class TestDocs:
@@ -390,16 +370,16 @@ def test_the_nonce_of_the_site(context: dict[str, object], expected: str) -> Non
 
 
 @pytest.mark.versions
-@pytest.mark.parametrize("name", [*PAGES, "message"])
-def test_every_file_has_it(room: Room, settings: Settings, name: str) -> None:
+def test_every_file_has_it(room: Room, settings: Settings) -> None:
     settings.TEST_POLICY = content_policies.STRICT
-    args = {"room": [room.chat.id], "add": [room.chat.id], "message": [room.chat.id, 1]}.get(name, [])
-    answer = get(room.client("owner"), name, *args)
-    nonce = re.search(r"'nonce-([^']+)'", answer["Content-Security-Policy"])
-    assert nonce
-    files = re.findall(r"<(?:script|link)[^>]*django_redis_messaging/[^>]*>", answer.content.decode())
-    assert len(files) >= 4
-    assert [file for file in files if f' nonce="{nonce[1]}"' not in file] == []
+    message = reverse("messaging:message", args=[room.chat.id, 1])
+    for url in (*(address(name, room) for name in PAGES), message):
+        answer = room.client("owner").get(url)
+        nonce = re.search(r"'nonce-([^']+)'", answer["Content-Security-Policy"])
+        assert nonce
+        files = re.findall(r"<(?:script|link)[^>]*django_redis_messaging/[^>]*>", answer.content.decode())
+        assert len(files) >= 4, url
+        assert [file for file in files if f' nonce="{nonce[1]}"' not in file] == []
 
 
 @pytest.mark.versions
