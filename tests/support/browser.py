@@ -102,19 +102,23 @@ class Contexts:
         self._taken: list[tuple[str, BrowserContext]] = []
         self._errors: list[str] = []
 
-    def take(self, script: str = FAST, **options: Any) -> BrowserContext:
-        """A context whose pages begin with the script."""
+    def new_page(self, script: str = FAST, **options: Any) -> Page:
+        """A page in a context of its own, whose pages begin with the script."""
         kind = repr((script, options)) if script in ("", FAST) else ""
         free = self._free.setdefault(kind, [])
         context = free.pop() if free else self._open(script, options)
         self._taken.append((kind, context))
-        return context
+        page = context.new_page()
+        devtools = context.new_cdp_session(page)
+        devtools.send("Storage.clearDataForOrigin", {"origin": self.url, "storageTypes": "all"})
+        devtools.detach()
+        return page
 
     def end(self) -> None:
         """End the test. No page may have logged an error."""
         for kind, context in self._taken:
             if kind:
-                self._clear(context)
+                self._leave(context)
                 self._free[kind].append(context)
             else:
                 context.close()
@@ -135,17 +139,12 @@ class Contexts:
             context.add_init_script(script)
         return context
 
-    def _clear(self, context: BrowserContext) -> None:
-        """Close the pages, and remove cookies and what the pages have stored."""
+    def _leave(self, context: BrowserContext) -> None:
         for page in context.pages:
             page.close()
         context.set_offline(False)
         context.clear_cookies()
         context.clear_permissions()
-        page = context.new_page()
-        devtools = context.new_cdp_session(page)
-        devtools.send("Storage.clearDataForOrigin", {"origin": self.url, "storageTypes": "all"})
-        page.close()
 
     def _watch(self, page: Page) -> None:
         page.set_default_timeout(TIMEOUT)

@@ -55,7 +55,7 @@ def visit(contexts: Contexts) -> Iterator[Visit]:
     """Opens a page in a separate browser context, signed in as a demo user."""
 
     def open_(name: str, path: str, **options: Any) -> Page:
-        page = contexts.take(**options).new_page()
+        page = contexts.new_page(**options)
         page.goto(f"/?next={path}")
         page.get_by_role("button", name=name).click()
         page.wait_for_url(f"**{path}")

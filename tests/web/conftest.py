@@ -224,9 +224,8 @@ def visit(contexts: Contexts, settings: Settings) -> Iterator[Visit]:
         user: User | Member, name: str = "chats", *args: Any, query: str = "", fast: bool = True,
         script: str = "", **options: Any,
     ) -> Page:  # fmt: skip
-        context = contexts.take((FAST if fast else "") + script, **options)
-        sign_in(context, user, contexts.url)
-        page = context.new_page()
+        page = contexts.new_page((FAST if fast else "") + script, **options)
+        sign_in(page.context, user, contexts.url)
         response = page.goto(reverse(f"messaging:{name}", args=args) + query)
         assert response and response.headers["content-security-policy"]
         if options.get("java_script_enabled", True):
