@@ -19,6 +19,9 @@ from ..support.topologies import Servers
 pytestmark = pytest.mark.promise
 #: s: the service is back this long after the servers count the primary as dead
 BACK = 4.0
+#: at most so many jobs and timers are created and claimed at a primary that is lost before any replica has
+#: them; the repeat of a creation whose reply was lost creates them once more
+ON_THEIR_WAY = 4
 
 
 def parameter(fault: Fault) -> object:
@@ -37,7 +40,7 @@ def test_services_keep_their_promises(fault: Fault, servers: Servers) -> None:
             pytest.skip("only root may create network namespaces")
     shard, report = fault.run(servers)
     assert report.violations == []
-    assert report.doubled == 0
+    assert report.doubled <= (0 if fault.loses is False else ON_THEIR_WAY)
     assert report.outage <= shard.detection + BACK
     if fault.is_unnoticed:
         assert (report.reported, report.repeated, any(report.errors.values())) == (0, 0, False)
