@@ -8,7 +8,8 @@ tests that reach the changed line must fail.
     python .ci/mutants.py show    print the results
 
 Records and results are in .mutants/ of the current directory. A mistake is stored as file, function, old line
-and new line, so that it outlives changes elsewhere; one whose line has gone is reported.
+and new line, so that it outlives changes elsewhere; one whose line has gone is reported. One that changes
+nothing that callers see has a reason, "equivalent".
 """
 # ruff: noqa: S311, S603, T201
 
@@ -300,7 +301,9 @@ def show() -> None:
     results, sample = json.loads((RECORDS / "results.json").read_text()), json.loads(SAMPLE.read_text())
     for number, result in results.items():
         mistake = sample[int(number)]
-        if result["outcome"] != "caught":
+        if result["outcome"] == "survived" and "equivalent" in mistake:
+            result["outcome"] = "equivalent"
+        if result["outcome"] not in ("caught", "equivalent"):
             print(f"{number}: {result['outcome']}: {mistake['file']} {mistake['function']}")
             print(f"  - {mistake['old']}\n  + {mistake['new']}")
     print(Counter((Path(sample[int(at)]["file"]).suffix, one["outcome"]) for at, one in results.items()))

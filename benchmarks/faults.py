@@ -1,7 +1,7 @@
 """Faults: what is lost, applied twice or not available while a primary fails and all services are used.
 
-Prints the tables of docs/reliability.md. The faults are those of tests/failover/test_failover.py. Those
-that cut the network need root.
+Prints the tables of docs/reliability.md. The faults are those of
+tests/failover/test_failovers_and_moving_slots.py. Those that cut the network need root.
 
 uv run python -m benchmarks.faults
 uv run python -m benchmarks.faults --rounds 1

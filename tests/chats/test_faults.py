@@ -491,7 +491,7 @@ class TestRefusedPolls:
 
 class TestKnownDefects:
     """Of the well-known chat example with lists and counters in Redis; others are in test_interleavings.py,
-    test_inbox.py (own messages are unread, sending acks), test_limits.py (an absent member) and
+    test_inbox_and_unread.py (own messages are unread, sending acks), test_limits.py (an absent member) and
     test_behaviour.py (a chat created anew)."""
 
     def test_reads_and_cleanup_are_atomic(self) -> None:

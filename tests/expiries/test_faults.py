@@ -361,6 +361,38 @@ class TestKilled:
             assert sorted(late)[int(len(late) * 0.99)] <= 500
 
 
+@pytest.mark.one_server
+@pytest.mark.promise
+def test_timers_started_while_redis_restarts_fire_once(fragile: EmbeddedServer, connect: Connect) -> None:
+    connect(fragile, COMMAND_DEADLINE=PATIENCE)
+    orders, received = Expiry("order"), Received()
+    #: when each start was called and returned, and its id
+    started: list[tuple[float, float, str]] = []
+    stop = threading.Event()
+
+    def start_one_after_another() -> None:
+        while not stop.is_set():
+            called = time.monotonic()
+            id_ = orders.start(str(len(started)), SOON)
+            started.append((called, time.monotonic(), id_))
+
+    with ThreadPoolExecutor(1) as thread:
+        starting = thread.submit(start_one_after_another)
+        until(lambda: len(started) > 10)
+        fragile.kill()
+        killed = time.monotonic()
+        fragile.start()
+        before = len(started)
+        until(lambda: len(started) > before + 10)
+        stop.set()
+        starting.result(PATIENCE)
+    assert [id_ for called, returned, id_ in started if called < killed and returned > killed]
+    with listening({"order": received}):
+        until(lambda: len(received) >= len(started))
+        until(lambda: remaining_keys() == [])
+    assert sorted(one.id for one in received) == sorted(id_ for *_, id_ in started)
+
+
 def add_foreign_keys() -> None:
     """Add foreign keys with a TTL, which Redis samples for expired ones."""
     for at in range(0, FOREIGN_KEYS, 10_000):

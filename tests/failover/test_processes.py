@@ -72,7 +72,7 @@ def test_processes_work_again_without_a_restart(
         assert set(outages) == {*ROLES, *PAGE_ROLES}
         limit = shard.detection + AFTER_DETECTION
         assert {role: seconds for role, seconds in outages.items() if seconds > limit} == {}
-        if happens in (move_slots, fail_over):  # others may lose what no replica had: see test_failover.py
+        if happens in (move_slots, fail_over):  # others may lose what no replica had
             assert site.lost() == {}
         assert DelayQueue("waited").dead() == DelayQueue("awaited").dead() == []
 

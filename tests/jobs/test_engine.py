@@ -396,3 +396,38 @@ def test_silent_workers_are_removed_by_the_heartbeats_of_others(monkeypatch: pyt
     assert beat("other") == {b"silent", b"other"} or server_ms() > began + 150
     until(lambda: beat("other") == {b"other"})
     assert server_ms() >= began + 200
+
+
+class TestRepeatedPushes:
+    """A push whose reply was lost is repeated unchanged, without a request ID: the job IDs are new."""
+
+    def push(self, *ids: str, unique: str = "") -> tuple[int, list[str]]:
+        pushed = [Push(job_id, '["x"]', 0, 0, 1, unique) for job_id in ids]
+        reply: tuple[int, list[str]] = engine().push("q", "", pushed)
+        return reply
+
+    def settle(self, outcome: Outcome) -> None:
+        assert engine().settle(claim().lease.settlement(outcome, 3_600_000))
+
+    def test_repeat_adds_nothing_and_returns_the_first_reply(self, settings: Settings) -> None:
+        change(settings, JOB_MAX_WAITING=2)  # the queue is full
+        first = self.push("a", "b")
+        until(lambda: server_ms() > first[0])
+        assert self.push("a", "b") == first
+        assert engine().stats("q")[0] == 2
+
+    @pytest.mark.parametrize("outcome", [Outcome.DONE, Outcome.DEAD])
+    def test_repeat_after_completion_adds_nothing(self, outcome: Outcome) -> None:
+        self.push("a")
+        self.settle(outcome)
+        self.push("a")
+        assert engine().stats("q")[0] == 0
+
+    def test_repeat_returns_the_same_unique_winner(self) -> None:
+        for job_id in ("a", "a", "b", "b"):
+            assert self.push(job_id, unique="k")[1] == ["a"]
+        assert not server().exists(keys().aliases)
+        self.settle(Outcome.DONE)
+        assert self.push("c", unique="k")[1] == ["c"]
+        assert self.push("a", unique="k")[1] == ["a"], "its own result, although the key has another owner"
+        assert engine().get("a").state.status == "s"

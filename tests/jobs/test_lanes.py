@@ -169,6 +169,17 @@ class TestLoneJobs:
             with admission.beside() as may_start:
                 assert not may_start
 
+    def test_a_lane_that_waits_is_woken_each_time(self) -> None:
+        admission = Admission(1)
+        assert admission.enter(wait=False)
+        with ThreadPoolExecutor(1) as pool:
+            for _ in range(2):
+                entered = pool.submit(admission.enter, wait=True)
+                until(lambda: admission._waiting == 1)
+                admission.leave(started=False)
+                assert entered.result(DEADLINE)
+                assert admission._waiting == 0
+
     def test_after_a_wait_no_other_job_waits_for_as_long(self, admission: Admission) -> None:
         """Else jobs that take turns to wait would keep all lanes from claiming."""
 

@@ -167,6 +167,14 @@ async def test_who_joins_again_before_the_reader_takes_is_not_gone() -> None:
     assert (event.gone, [one.chat_id for one in event.chats]) == ([], [chat.id])
 
 
+async def test_a_chat_that_leaves_the_list_takes_no_other_with_it() -> None:
+    registry = hub_of()._registry
+    async with hub_of().stream("bob", {}) as stream:
+        registry.list_chats(stream, {"a": b"1", "b": b"1"})
+        registry.unlist(stream, "a")
+        assert (stream.chat_ids, set(registry.chats)) == (("b",), {"b"})
+
+
 @pytest.mark.timing
 async def test_a_lost_index_of_many_chats_does_not_block_the_event_loop() -> None:
     hub, chats = hub_of(), {f"chat {number}": b"1" for number in range(5000)}

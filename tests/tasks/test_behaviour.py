@@ -32,7 +32,7 @@ from django_redis_messaging.tasks.compat import (
 from tests.conftest import Call
 
 from ..support.scripts import server_clock
-from ..support.server import change, server, server_ms, until
+from ..support.server import change, server, until
 from ..support.workers import (
     FAILED,
     READY,
@@ -673,57 +673,22 @@ class TestPayloads:
         assert (signals, count_waiting()) == ([], 2)
 
 
-class TestRepeatedPushes:
-    """A push whose reply was lost is repeated unchanged, without a request ID: the job IDs are new."""
+def test_request_id_is_stored_if_the_result_expires_before_a_repeat(configure: Configure) -> None:
+    def count_requests() -> int:
+        return sum(server().hlen(key) for key in server().scan_iter(f"{keys().tag}:requests:*"))
 
-    def push(self, *ids: str, unique: str = "") -> tuple[int, list[str]]:
-        pushed = [Push(job_id, '["x"]', 0, 0, 1, unique) for job_id in ids]
-        reply: tuple[int, list[str]] = engine().push("default", "", pushed)
-        return reply
-
-    def settle(self, outcome: Outcome) -> None:
-        [leased] = engine().claim(["default"], 1, 60_000).jobs
-        assert engine().settle(leased.lease.settlement(outcome, 3_600_000))
-
-    def test_repeat_adds_nothing_and_returns_the_first_reply(self, settings: Settings) -> None:
-        change(settings, JOB_MAX_WAITING=2)  # the queue is full
-        first = self.push("a", "b")
-        until(lambda: server_ms() > first[0])
-        assert self.push("a", "b") == first
-        assert counts()[0] == 2
-
-    @pytest.mark.parametrize("outcome", [Outcome.DONE, Outcome.DEAD])
-    def test_repeat_after_completion_adds_nothing(self, outcome: Outcome) -> None:
-        self.push("a")
-        self.settle(outcome)
-        self.push("a")
-        assert counts()[0] == 0
-
-    def test_repeat_returns_the_same_unique_winner(self) -> None:
-        for job_id in ("a", "a", "b", "b"):
-            assert self.push(job_id, unique="k")[1] == ["a"]
-        assert not server().exists(keys().aliases)
-        self.settle(Outcome.DONE)
-        assert self.push("c", unique="k")[1] == ["c"]
-        assert self.push("a", unique="k")[1] == ["a"], "its own result, although the key has another owner"
-        assert engine().get("a").state.status == "s"
-
-    def test_request_id_is_stored_if_the_result_expires_before_a_repeat(self, configure: Configure) -> None:
-        def count_requests() -> int:
-            return sum(server().hlen(key) for key in server().scan_iter(f"{keys().tag}:requests:*"))
-
-        jobs.noop.enqueue()
-        assert count_requests() == 0
-        jobs.noop.using(result_ttl=0).enqueue()
-        assert count_requests() == 1
-        configure(RESULT_TTL=0)
-        jobs.noop.enqueue()
-        assert count_requests() == 2
-        jobs.noop.using(result_ttl=3600).enqueue()  # its result is not kept if it fails
-        assert count_requests() == 3
-        configure(RESULT_MAX=10)  # other results may displace it
-        jobs.noop.enqueue()
-        assert count_requests() == 4
+    jobs.noop.enqueue()
+    assert count_requests() == 0
+    jobs.noop.using(result_ttl=0).enqueue()
+    assert count_requests() == 1
+    configure(RESULT_TTL=0)
+    jobs.noop.enqueue()
+    assert count_requests() == 2
+    jobs.noop.using(result_ttl=3600).enqueue()  # its result is not kept if it fails
+    assert count_requests() == 3
+    configure(RESULT_MAX=10)  # other results may displace it
+    jobs.noop.enqueue()
+    assert count_requests() == 4
 
 
 @pytest.mark.parametrize("use_tz", [True, False])

@@ -417,7 +417,10 @@ def new_token() -> str:
 def pages(jobs: Sequence[T], payload: Callable[[T], str]) -> Iterator[Sequence[T]]:
     """Group jobs into pages, in their order. `payload` returns the payload of a job.
 
-    >>> [len(page) for page in pages(["x" * 600_000, "x" * 600_000, "x"], str)]
+    >>> large = "x" * 600_000
+    >>> [len(page) for page in pages([large, large], str)]
+    [1, 1]
+    >>> [len(page) for page in pages([large, large, "x"], str)]
     [1, 2]
     """
     if len(jobs) == 1:
