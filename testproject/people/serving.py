@@ -8,6 +8,7 @@ import signal
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from types import FrameType
 
@@ -189,16 +190,12 @@ def run_background_work() -> Iterator[None]:
     together = LoopGroup({"worker": worker, "listener": listener})
     thread = threading.Thread(target=together.run, name="messaging")
     thread.start()
-    stop_subscriptions = subscriptions.start()
-    stop_deliveries = deliveries.start()
-    stop_counting = counting.start()
+    stops = [together.stop, subscriptions.start(), deliveries.start(), counting.start()]
     try:
         yield
     finally:
-        together.stop()
-        stop_subscriptions()
-        stop_deliveries()
-        stop_counting()
+        with ThreadPoolExecutor(len(stops)) as pool:  # each waits until its threads have ended
+            list(pool.map(lambda stop: stop(), stops))
         thread.join()
 
 
