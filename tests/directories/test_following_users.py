@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 from unittest import mock
 
@@ -25,6 +25,9 @@ from django_redis_messaging.web.people import suggest
 from tests.support.server import change
 from tests.web.conftest import client_of
 
+from . import test_sync_command
+from .test_sync_command import labels, user
+
 pytestmark = [pytest.mark.one_server, pytest.mark.django_db]
 
 #: the URLs of a site whose sign-in page has the language in its address
@@ -34,28 +37,11 @@ urlpatterns = [
 ]
 
 
-class Guilds(Identity):
-    """Groups are directories."""
-
-    def directories(self, user: Any) -> Sequence[str]:
-        return [group.name for group in user.groups.all()]
-
-
 class OnlyActive(Identity):
     """Inactive users are not even read."""
 
     def users(self) -> Any:
         return User.objects.filter(is_active=True)
-
-
-def listed(guild: str = "everyone") -> list[str]:
-    return [contact.label for contact in Directory(guild).suggest("", limit=100)]
-
-
-def user(name: str, *groups: str, **fields: Any) -> User:
-    made: User = User.objects.create(username=name, **fields)
-    made.groups.set(Group.objects.get_or_create(name=group)[0] for group in groups)
-    return made
 
 
 def sync(**options: Any) -> None:
@@ -81,17 +67,17 @@ Commit = Callable[[Callable[[], Any]], Any]
 
 class TestFollowing:
     def test_saving_a_user_updates_the_directories(self, settings: Settings, commit: Commit) -> None:
-        change(settings, IDENTITY=f"{__name__}.Guilds")
+        change(settings, IDENTITY=f"{test_sync_command.__name__}.Guilds")
         ann = user("ann", "red")
         commit(ann.save)
-        assert listed("red") == ["ann"]
+        assert labels("red") == ["ann"]
         ann.groups.set([Group.objects.create(name="blue")])
         ann.first_name = "Anna"
         commit(ann.save)
-        assert (listed("red"), listed("blue")) == ([], ["Anna"])
+        assert (labels("red"), labels("blue")) == ([], ["Anna"])
         ann.is_active = False
         commit(ann.save)
-        assert listed("blue") == []
+        assert labels("blue") == []
 
     def test_deleting_a_user_forgets_them(self, commit: Commit) -> None:
         ann = commit(lambda: user("ann"))
@@ -100,7 +86,7 @@ class TestFollowing:
         Mailbox(member).send("hello")
         commit(ann.delete)
         assert [member.user for member in chat.members()] == ["bob"]
-        assert (Inbox(member).chats(), Mailbox(member).unread(), listed()) == ([], 0, [])
+        assert (Inbox(member).chats(), Mailbox(member).unread(), labels()) == ([], 0, [])
 
     @pytest.mark.parametrize("followed", [True, False])
     def test_nothing_happens_before_the_commit_or_if_it_is_off(
@@ -113,7 +99,7 @@ class TestFollowing:
         change(settings, FOLLOW_USERS=followed)
         with django_capture_on_commit_callbacks() as waiting:
             made = user("ann")
-        assert len(waiting) == followed and listed() == []
+        assert len(waiting) == followed and labels() == []
         with django_capture_on_commit_callbacks() as waiting:
             made.delete()
         assert len(waiting) == followed
@@ -154,48 +140,48 @@ class TestChangesDuringARun:
         apply = ann.delete if kind == "delete" else ann.save
         with before_first(AnyDirectory, "add_many", lambda: commit(apply)):
             sync(keep=keep)
-        assert listed() == (["Anna", "bob"] if kind == "rename" else ["bob"])
+        assert labels() == (["Anna", "bob"] if kind == "rename" else ["bob"])
 
     def test_a_user_who_is_created_stays(self, commit: Commit) -> None:
         user("ann")
         with before_first(SyncProgress, "other_members", lambda: commit(lambda: user("new"))):
             sync()
-        assert listed() == ["ann", "new"]
+        assert labels() == ["ann", "new"]
 
     def test_two_receivers(self, commit: Commit) -> None:
         ann = user("ann")
         ann.first_name = "Anna"
         with before_first(AnyDirectory, "add_many", lambda: commit(ann.save)):
             update_user(ann.pk, str(ann.pk))
-        assert listed() == ["Anna"]
+        assert labels() == ["Anna"]
 
 
 class TestWhatReceiversChange:
     def test_a_directory_that_a_user_has_left_without_a_signal_is_repaired(
         self, settings: Settings, commit: Commit
     ) -> None:
-        change(settings, IDENTITY=f"{__name__}.Guilds")
+        change(settings, IDENTITY=f"{test_sync_command.__name__}.Guilds")
         ann = user("ann", "red")
         commit(ann.save)
         ann.groups.set([Group.objects.create(name="blue")])
         sync()
-        assert (listed("red"), listed("blue")) == ([], ["ann"])
+        assert (labels("red"), labels("blue")) == ([], ["ann"])
 
     def test_users_whom_the_identity_leaves_out_are_removed(self, settings: Settings, commit: Commit) -> None:
         change(settings, IDENTITY=f"{__name__}.OnlyActive")
         ann = user("ann")
         Directory("board").add(str(ann.pk), "Ann")
         commit(ann.save)
-        assert (listed("board"), listed()) == (["Ann"], ["ann"]), "other directories of the site stay"
+        assert (labels("board"), labels()) == (["Ann"], ["ann"]), "other directories of the site stay"
         ann.is_active = False
         commit(ann.save)
-        assert listed() == []
+        assert labels() == []
 
     def test_fixtures_and_sign_ins_are_ignored(self, commit: Commit) -> None:
         ann = user("ann")
         commit(lambda: ann.save(update_fields=["last_login"]))
         commit(lambda: post_save.send(User, instance=ann, raw=True, using="default", update_fields=None))
-        assert listed() == []
+        assert labels() == []
 
 
 class TestInactiveUsers:

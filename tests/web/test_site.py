@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import copy
 import re
 from collections.abc import Iterator
@@ -16,11 +15,9 @@ import pytest
 from django.contrib import admin
 from django.contrib.auth.models import AnonymousUser, User
 from django.contrib.staticfiles import finders
-from django.core.asgi import get_asgi_application
 from django.core.management import call_command
-from django.core.wsgi import get_wsgi_application
 from django.template import Context, Template
-from django.test import AsyncClient, Client, RequestFactory
+from django.test import Client, RequestFactory
 from django.test.utils import override_settings
 from django.urls import clear_script_prefix, include, path, reverse, set_script_prefix
 from django.utils.functional import SimpleLazyObject
@@ -188,25 +185,6 @@ class TestStaticFiles:
         scripts = ("common", "chats", "room", "composer", "picker", "contacts", "notifications", "bell")
         for name in ("messaging.css", "bell.css", *(f"{script}.js" for script in scripts)):
             assert finders.find(f"django_redis_messaging/{name}")
-
-
-class TestServers:
-    def test_wsgi(self, room: Room) -> None:
-        assert get_wsgi_application()
-        assert room.get("owner", "room", json=False).status_code == 200
-
-    @pytest.mark.django_db(transaction=True)
-    def test_asgi(self, room: Room) -> None:
-        async def visit() -> tuple[int, int]:
-            client = AsyncClient()
-            await client.aforce_login(room.people["owner"])
-            shown = await client.get(address("room", room))
-            send = reverse("messaging:send", args=[room.chat.id])
-            sent = await client.post(send, {"body": "x"}, headers={"Accept": "application/json"})
-            return shown.status_code, sent.status_code
-
-        assert get_asgi_application()
-        assert asyncio.run(visit()) == (200, 200)
 
 
 class Twice:

@@ -40,6 +40,7 @@ def text(html: str) -> str:
 @pytest.mark.parametrize(
     "body",
     [
+        "javascript:alert(1)",
         "javascript://example.com/%0aalert(1)",
         "JaVaScRiPt:alert(1)",
         "javascript:/*https*/alert(1)",
@@ -67,6 +68,7 @@ def test_this_is_no_link(body: str) -> None:
         ("javascript://%0ahttps://example.com/", "https://example.com/"),
         ('https://x.example/"onmouseover=alert(1)', "https://x.example/"),
         ("https://x.example/'><script>", "https://x.example/"),
+        ("<b onmouseover=alert(1)> https://x.example <b onmouseover=alert(2)>", "https://x.example"),
         ("(https://x.example/?a=1&b=2).", "https://x.example/?a=1&amp;b=2"),
         ("https://x.example/a_(b).", "https://x.example/a_(b)"),
         ("(see https://x.example/a_(b)_[c]{d}).", "https://x.example/a_(b)_[c]{d}"),
@@ -80,7 +82,7 @@ def test_a_link_has_the_address_that_it_shows(body: str, address: str) -> None:
     rel = 'dir="ltr" rel="noopener noreferrer nofollow ugc" target="_blank"'
     assert f'<a href="{address}" {rel}>{address}</a>' in html
     assert html.count("<a ") == html.count("</a>") == 1
-    assert "<script" not in html
+    assert "<script" not in html and "<b" not in html
 
 
 def test_text_is_escaped_only_where_it_must_be() -> None:
