@@ -76,17 +76,6 @@ class TestStart:
         orders.start("17", timedelta(days=36_000))
         assert remaining(orders) > 35_999 * 86_400
 
-    @pytest.mark.timing
-    def test_timer_of_the_same_name_is_replaced(self, orders: Expiry) -> None:
-        first, second = (orders.start("17", after, after) for after in (SOON, 2 * SOON))
-        assert first != second
-        received = Received()
-        with listening({"order": received}):
-            until(lambda: received)
-            let_pass(150)
-        assert [(one.payload, one.id) for one in received] == [(2 * SOON, second)]
-        assert remaining_keys() == []
-
     def test_namespaces_are_independent(self, orders: Expiry) -> None:
         carts = Expiry("cart")
         orders.start("17", 30)
