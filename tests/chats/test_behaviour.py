@@ -16,6 +16,7 @@ from django_redis_messaging import (
     ChatExists,
     ChatNotFound,
     Choices,
+    ConfigurationError,
     DelayQueue,
     Inbox,
     InvalidArgument,
@@ -259,6 +260,20 @@ class TestRequestIds:
             said(chat, "ann", "b")
         with server_clock(begin + 2 * WINDOW - 1):
             assert chat.send("ann", "a", request_id="r") == sent
+
+    @pytest.mark.parametrize("turn", [0, 1])
+    def test_one_that_could_not_be_written_is_not_known(self, chat: Chat, turn: int) -> None:
+        """In the turn of either hash."""
+        log = keys(chat).log
+        entries = server().lrange(log, 0, -1)
+        with server_clock(10**13 + turn * WINDOW):
+            server().set(log, "of another type")
+            with pytest.raises(ConfigurationError):
+                chat.send("ann", "a", request_id="r")
+            server().delete(log)
+            server().rpush(log, *entries)
+            assert chat.send("ann", "a", request_id="r").id == 4
+        assert chat.history("ann").messages[-1].body == "a"
 
 
 #: operations that record an answer, and what happens before

@@ -321,6 +321,16 @@ class TestLongScripts:
         assert engine().sweep(["q"]) is None
         assert not server().exists(keys().states)
 
+    def test_removal_of_results_and_dead_jobs(self) -> None:
+        for number in range(60):
+            end(f"done {number}")
+            end(f"dead {number}", Outcome.DEAD)
+        zsets = keys().finished, keys().queue("q").dead
+        server().zadd(zsets[1], dict.fromkeys(server().zrange(zsets[1], 0, -1), 1))
+        before = [server().zcard(zset) for zset in zsets]
+        engine(max_results=before[0] - 60).sweep(["q"])
+        assert [old - server().zcard(zset) for old, zset in zip(before, zsets, strict=True)] == [60, 40]
+
 
 class TestUniqueKeys:
     def enqueue_late(self, job_id: str) -> str:
