@@ -73,7 +73,7 @@ TABLE: dict[tuple[str, str], Row] = {
     ("block", "post"): Row(*SIGNED_IN, {"person": "OTHER_USER"}),
     ("unblock", "post"): Row(*SIGNED_IN, {"person": "OTHER_USER"}),
     ("room", "get"): Row(*MEMBERS),
-    ("room_feed", "get"): Row(*MEMBERS),
+    ("room_feed", "get"): Row(*MEMBERS, {"after": "1"}),
     ("message", "get"): Row(*MEMBERS),
     ("send", "post"): Row(*MEMBERS, {"body": "Hello"}),
     ("ack", "post"): Row(*MEMBERS, {"up_to": "1"}),
