@@ -9,7 +9,8 @@ tests that reach the changed line must fail.
 
 Records and results are in .mutants/ of the current directory. A mistake is stored as file, function, old line
 and new line, so that it outlives changes elsewhere; one whose line has gone is reported. One that changes
-nothing that callers see has a reason, "equivalent".
+nothing that callers see says why ("equivalent"); one that only tests marked `timing` notice, or tests
+that reach it once in each process, says which ("noticed_by").
 """
 # ruff: noqa: S311, S603, T201
 
@@ -54,6 +55,8 @@ SWAPS = {
     },
 }  # fmt: skip
 Mistake = dict[str, str]
+#: keys of mistakes that the tests chosen here need not notice
+REASONS = ("equivalent", "noticed_by")
 
 
 class Choice(NamedTuple):
@@ -301,9 +304,9 @@ def show() -> None:
     results, sample = json.loads((RECORDS / "results.json").read_text()), json.loads(SAMPLE.read_text())
     for number, result in results.items():
         mistake = sample[int(number)]
-        if result["outcome"] == "survived" and "equivalent" in mistake:
-            result["outcome"] = "equivalent"
-        if result["outcome"] not in ("caught", "equivalent"):
+        if result["outcome"] in ("survived", "not reached"):
+            result["outcome"] = next((key for key in REASONS if key in mistake), result["outcome"])
+        if result["outcome"] not in ("caught", *REASONS):
             print(f"{number}: {result['outcome']}: {mistake['file']} {mistake['function']}")
             print(f"  - {mistake['old']}\n  + {mistake['new']}")
     print(Counter((Path(sample[int(at)]["file"]).suffix, one["outcome"]) for at, one in results.items()))
