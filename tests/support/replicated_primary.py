@@ -22,13 +22,14 @@ from tests.support.sentinels import DOWN_AFTER, NAME, Sentinels
 
 from .aliases import entry
 from .partitions import Network
+from .pytest_hooks import LONG
 
 #: settings of the app: jobs that were lost several times are not buried
 MESSAGING = {"JOB_MAX_ATTEMPTS": 1000, "JOB_MAX_LOST": 1000, "JOB_BACKOFF": 0.1}
 #: fills the socket buffers between a primary and a frozen replica: parts, and bytes of each
 PARTS, PART = 24, 1_000_000
 #: number of the slots that are moved only because something is stored in them
-SOME = 8
+SOME = 8 if LONG else 2
 
 
 class Shard:
