@@ -351,11 +351,12 @@ class Cluster(Servers):
         return self._replication_ports.index(self.clients[at].info("replication")["master_port"])
 
     def _up_to_date(self, at: int) -> bool:
-        mine = self.clients[at].info("replication")
-        if mine["master_link_status"] != "up":
-            return False
+        # read first: while the primary is used, no replica ever has all that it has at that moment
         theirs = self.clients[self._primary_of(at)].info("replication")
-        return bool(mine["slave_repl_offset"] >= theirs["master_repl_offset"])
+        mine = self.clients[at].info("replication")
+        return mine["master_link_status"] == "up" and bool(
+            mine["slave_repl_offset"] >= theirs["master_repl_offset"]
+        )
 
     def _open(self, slot: int, to: int) -> None:
         source = self.owner(slot)
