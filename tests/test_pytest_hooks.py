@@ -155,3 +155,10 @@ def test_shrinking_time_is_limited() -> None:
     from hypothesis.internal.conjecture import engine
 
     assert engine.MAX_SHRINKING_SECONDS == SHRINKING
+
+
+@pytest.mark.parametrize("marker", ["timing", "promise", "versions"])
+def test_helpers_set_no_marker_by_which_the_gate_chooses_modules(marker: str) -> None:
+    """`.ci/run` collects the modules that contain a marker, so a marker from elsewhere would hide a test."""
+    helpers = [ROOT / "tests" / "conftest.py", *ROOT.joinpath("tests", "support").rglob("*.py")]
+    assert [path for path in helpers if f"mark.{marker}" in path.read_text("utf-8")] == []
