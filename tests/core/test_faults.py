@@ -576,15 +576,26 @@ class TestLimits:
         assert len(ours) <= 6  # three in each style
 
     async def test_waiting_for_a_connection_has_a_deadline(self, connect: Connect, private: Server) -> None:
-        things = connect(private, {"max_connections": 1}, COMMAND_DEADLINE=SHORT)
+        things = connect(private, {"max_connections": 1}, COMMAND_DEADLINE=3 * SHORT)
         await things.aadd("a")
         things.add("a")
-        with frozen(private), ThreadPoolExecutor(2) as threads, takes(0.3, 3):
-            blocking = [threads.submit(things.add, "a") for _ in range(2)]
-            awaiting = await asyncio.gather(things.aadd("a"), things.aadd("a"), return_exceptions=True)
-            errors = [await asyncio.to_thread(one.exception, 10) for one in blocking] + awaiting
-        assert {type(error) for error in errors} <= {OutcomeUnknown, Unavailable}
-        assert any("max_connections" in str(error) for error in errors)
+
+        def wait() -> None:
+            with deadline(SHORT):
+                things.add("a")
+
+        async def await_() -> None:
+            with deadline(SHORT):
+                await things.aadd("a")
+
+        with frozen(private), ThreadPoolExecutor(2) as threads, takes(2 * SHORT, 10):
+            blocking = [threads.submit(things.add, "a"), threads.submit(wait)]
+            awaiting = await asyncio.gather(things.aadd("a"), await_(), return_exceptions=True)
+            errors = [await asyncio.to_thread(one.exception, 10) for one in blocking]
+        for held, waited in (errors, awaiting):
+            assert isinstance(held, OutcomeUnknown)
+            assert isinstance(waited, Unavailable)
+            assert "max_connections" in str(waited)
 
     async def test_waits_leave_connections_to_calls(self, connect: Connect, private: Server) -> None:
         things = connect(private, {"max_connections": 2}, COMMAND_DEADLINE=2)

@@ -177,9 +177,13 @@ class TimerMachine(Machine):
         if outcome is Outcome.DONE:
             self.model.done.append(job.lease.id)
             del self.model.begun[job.lease.id]
+            return
+        retried = [one for one in self.claim_all() if one.lease.id == job.lease.id]
+        if outcome is Outcome.RETRY and job.state.attempts == job.state.max_attempts:
+            assert retried == []  # it is dead
+            del self.model.begun[job.lease.id]
         else:
-            [retried] = [one for one in self.claim_all() if one.lease.id == job.lease.id]
-            assert retried.state.fence > job.state.fence
+            assert [one.state.fence > job.state.fence for one in retried] == [True]
 
     def claim_all(self) -> list[Any]:
         found = self.store.claim([self.namespace], 500, 600_000).jobs

@@ -434,7 +434,7 @@ class QueueMachine(Machine):
         self.queue.redrive()
         for job_id in [job.id for job in self.model.delayed + self.model.dead]:
             assert self.queue.cancel(job_id)
-        left = [key.decode() for key in self.client.scan_iter(match=self.keys.tag + ":*")]
+        left = [key.decode() for key in self.client.scan_iter(match=self.keys.tag + ":*", count=1000)]
         assert all(key.endswith(":bell") or ":requests:" in key for key in left)
 
     def any_id(self, at: int) -> str:
