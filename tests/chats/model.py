@@ -17,9 +17,6 @@ from django_redis_messaging import ChatExists, ChatNotFound, InvalidArgument, No
 
 numbers = itertools.count(1)
 
-#: several joinings are in progress
-SEVERAL = object()
-
 
 @dataclass
 class Said:
@@ -44,7 +41,8 @@ class Membership:
     joined_after: int
     position: int
     role: str
-    token: object
+    #: only grows
+    join_number: int = field(default_factory=lambda: next(numbers))
 
 
 @dataclass(frozen=True)
@@ -117,7 +115,7 @@ class Conversation:
             raise NotPermitted
         return self.members[user]
 
-    def join(self, users: Sequence[str], by: str | None, token: object) -> list[str]:
+    def join(self, users: Sequence[str], by: str | None) -> list[str]:
         """Make those users members who are not; returns them."""
         is_owner = by is not None and self.member(by).role == "owner"
         others = [user for user in users if user not in self.members]
@@ -128,7 +126,7 @@ class Conversation:
         if self.opted_out.intersection(others) and by is not None:
             raise NotPermitted
         for user in others:
-            self.members[user] = Membership(self.last, self.last, "member", token)
+            self.members[user] = Membership(self.last, self.last, "member")
         self.removed.difference_update(others)
         self.opted_out.difference_update(others)
         return others
@@ -177,29 +175,22 @@ class Conversation:
 
 @dataclass
 class Listed:
-    """What a user's list of chats says of one: the membership, the joining in progress, and what was seen."""
+    """What a user's list of chats says of one: the latest membership, and what was seen."""
 
-    token: object = None
-    joining: object = None
-    #: several calls with one request id
-    repeated: bool = False
-    seen: Place | Reported | None = None
+    join_number: int
+    seen: Place | Reported
 
     def lost(self, chat: Conversation, position: int) -> bool:
         if isinstance(self.seen, Reported):
             return self.seen.epoch != chat.epoch or position <= self.seen.position
-        if self.seen is None:
-            return False
         return position < self.seen.id or not chat.has(self.seen)
 
 
 class Model:
     """All chats, and what their users know of them."""
 
-    def __init__(self, users: Iterable[str], *, max_length: int, removes_orphans: bool) -> None:
+    def __init__(self, users: Iterable[str], *, max_length: int) -> None:
         self.max_length = max_length
-        #: whether a read removes index entries without a membership: the app does so after a grace period
-        self.removes_orphans = removes_orphans
         self.chats: dict[str, Conversation] = {}
         self.lists: dict[str, dict[str, Listed]] = {user: {} for user in users}
         #: what requests were answered: outlives the chat
@@ -216,38 +207,29 @@ class Model:
     ) -> None:  # fmt: skip
         request = f"create {members[0]} {request_id}" if request_id else f"new {next(numbers)}"
         answers = self.answers.setdefault(chat_id, {})
-        for member in members:
-            self._expect(member, chat_id, request)
         if request not in answers:
             if chat_id in self.chats:
-                self._release(members, chat_id, request)
                 raise ChatExists
             chat = Conversation(title=title, open=open, keep_last=keep_last, max_length=self.max_length)
             self.chats[chat_id] = chat
             for member in members:
-                chat.members[member] = Membership(0, 0, "member", request)
+                chat.members[member] = Membership(0, 0, "member")
             chat.members[members[0]].role = "owner"
             if body:
                 chat.append(Said(members[0], body))
                 chat.move(members[0], 1)
             answers[request] = Place(chat.epoch, 0, 0)
         for member in members:
-            self._confirm(member, chat_id, request)
+            self._confirm(member, chat_id)
 
     def join(self, chat_id: str, user: str, by: str | None) -> bool:
         return bool(self.add(chat_id, [user], by, None))
 
     def add(self, chat_id: str, users: Sequence[str], by: str | None, request_id: str | None) -> list[str]:
         request = f"join {by} {request_id}" if request_id else f"join {next(numbers)}"
+        added = self._added(chat_id, users, by, request)
         for user in users:
-            self._expect(user, chat_id, request)
-        try:
-            added = self._added(chat_id, users, by, request)
-        except (ChatNotFound, NotAMember, NotPermitted):
-            self._release(users, chat_id, request)
-            raise
-        for user in users:
-            self._confirm(user, chat_id, request)
+            self._confirm(user, chat_id)
         if by is not None:  # a repeat
             self.chat(chat_id).member(by)
         return added
@@ -255,7 +237,7 @@ class Model:
     def _added(self, chat_id: str, users: Sequence[str], by: str | None, request: str) -> list[str]:
         chat, answers = self.chat(chat_id), self.answers.setdefault(chat_id, {})
         if request not in answers:
-            answers[request] = chat.join(users, by, request)
+            answers[request] = chat.join(users, by)
         added: list[str] = answers[request]
         return added
 
@@ -272,7 +254,7 @@ class Model:
             chat.removed.add(user)
         elif not again:
             chat.opted_out.add(user)
-        self._forget(user, chat_id, ended.token)
+        self._forget(user, chat_id, ended.join_number)
         if not chat.members:
             del self.chats[chat_id]
             return True
@@ -286,7 +268,7 @@ class Model:
             return False
         self.chats[chat_id].owned_by(user)
         for member, ended in self.chats.pop(chat_id).members.items():
-            self._forget(member, chat_id, ended.token)
+            self._forget(member, chat_id, ended.join_number)
         return True
 
     def send(self, chat_id: str, said: Said, request_id: str | None) -> Place:
@@ -384,7 +366,7 @@ class Model:
                 continue
             if chat is not None and user in chat.members:
                 found[chat_id] = chat
-            elif self.removes_orphans:
+            else:
                 del self.lists[user][chat_id]
         return found
 
@@ -435,34 +417,19 @@ class Model:
         if chat is not None:
             self.chats[chat_id] = chat
 
-    def _expect(self, user: str, chat_id: str, token: object) -> None:
-        listed = self.lists[user].setdefault(chat_id, Listed())
-        listed.repeated = listed.joining == token
-        listed.joining = token if listed.joining in (None, token) else SEVERAL
-
-    def _confirm(self, user: str, chat_id: str, token: object) -> None:
+    def _confirm(self, user: str, chat_id: str) -> None:
         chat = self.chats.get(chat_id)
-        listed = self.lists[user][chat_id]
-        if chat is None or user not in chat.members or listed.joining != token:
+        if chat is None or user not in chat.members:
             return
-        listed.token, listed.joining = chat.members[user].token, None
-        listed.seen = listed.seen or Place(chat.epoch, 0, -1)
+        number, listed = chat.members[user].join_number, self.lists[user].get(chat_id)
+        if listed is None or listed.join_number < number:
+            seen = listed.seen if listed and listed.seen.epoch == chat.epoch else Place(chat.epoch, 0, -1)
+            self.lists[user][chat_id] = Listed(number, seen)
 
-    def _forget(self, user: str, chat_id: str, token: object) -> None:
+    def _forget(self, user: str, chat_id: str, join_number: int) -> None:
         listed = self.lists[user].get(chat_id)
-        if listed is not None and listed.token == token:
-            listed.token = None
-            if listed.joining is None:
-                del self.lists[user][chat_id]
-
-    def _release(self, users: Iterable[str], chat_id: str, token: object) -> None:
-        """A joining was refused."""
-        for user in users:
-            listed = self.lists[user][chat_id]
-            if listed.joining == token and not listed.repeated:
-                listed.joining = None
-                if listed.token is None:
-                    del self.lists[user][chat_id]
+        if listed is not None and listed.join_number <= join_number:
+            del self.lists[user][chat_id]
 
 
 #: a chat and what it remembers

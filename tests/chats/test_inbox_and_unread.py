@@ -18,6 +18,7 @@ from ..support.server import (
     bodies,
     change,
     copied,
+    crash_after,
     create_chat,
     ids,
     index,
@@ -298,14 +299,19 @@ class TestIndex:
         assert (Inbox("bob").chats(), Inbox("bob").unread(), Inbox("bob").pending()) == ([], 0, [])
 
     @pytest.mark.parametrize("look", ["pending", "unread", "chats"])
-    def test_an_entry_without_membership_is_removed_after_the_grace_period(self, look: str) -> None:
+    def test_the_entry_of_an_interrupted_joining_is_removed_after_the_grace_period(self, look: str) -> None:
         """Three times the COMMAND_DEADLINE of 10 seconds."""
-        chat = create_chat("x", "one")
-        server().delete(*copied(chat))
+        crash_after(create_chat("x", "one").join, 1, "cat")
         for seconds, kept in ((29, 1), (31, 0)):
             with server_clock(f"NOW + {seconds * 1000}"):
-                assert not getattr(Inbox("bob"), look)()
-            assert server().hlen(index("bob")) == kept
+                assert not getattr(Inbox("cat"), look)()
+            assert server().hlen(index("cat")) == kept
+
+    @pytest.mark.parametrize("look", ["pending", "unread", "chats"])
+    def test_an_entry_without_membership_is_removed(self, look: str) -> None:
+        server().delete(*copied(create_chat("x", "one")))
+        assert not getattr(Inbox("bob"), look)()
+        assert not server().exists(index("bob"))
 
 
 def read_pages(limit: int, between: Callable[[], object] = lambda: None) -> list[list[str]]:

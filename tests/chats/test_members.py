@@ -101,7 +101,9 @@ class TestAdding:
         crash_after(chat.add, 3, added, by="ann")
         assert chat.add(added, by="ann") == []
         assert chat.info().member_count == 503
-        assert all(b"?" not in server().hget(index(user), chat.id) for user in (added[0], added[-1]))
+        assert not any(
+            server().hget(index(user), chat.id).startswith(b"0 ") for user in (added[0], added[-1])
+        )
 
     def test_add_is_all_or_nothing(self, chat: Chat, settings: Settings) -> None:
         change(settings, CHAT_MAX_MEMBERS=5, USER_MAX_CHATS=10)
@@ -246,12 +248,12 @@ class TestMembers:
         """A script examines 1000 members."""
         later, earlier = ([f"{kind} {at}" for at in range(1100)] for kind in "ab")
         server().zadd(keys(chat).members, dict.fromkeys([*later, *earlier], 7))
-        lines = {**dict.fromkeys(later, "1 7 1 member t"), **dict.fromkeys(earlier, "1 0 1 member t")}
+        lines = {**dict.fromkeys(later, "1 7 1 member 1"), **dict.fromkeys(earlier, "1 0 1 member 1")}
         server().hset(keys(chat).roster, mapping=lines)
         found = chat.seen_by(7, limit=500)
         assert (len(found), found.has_more) == (500, True)
         assert set(found) <= set(earlier)
-        server().hset(keys(chat).roster, mapping=dict.fromkeys(earlier[1:], "1 7 1 member t"))
+        server().hset(keys(chat).roster, mapping=dict.fromkeys(earlier[1:], "1 7 1 member 1"))
         assert (chat.seen_by(7), chat.seen_by(7).has_more) == (earlier[:1], False)
 
     def test_seen_by_misses_nobody_while_others_read(
@@ -260,8 +262,8 @@ class TestMembers:
         """Between two pages, members move within the order, from the end of the page, too."""
         members = [f"m {at:04}" for at in range(2100)]
         server().zadd(keys(chat).members, dict.fromkeys(members, 7))
-        server().hset(keys(chat).roster, mapping=dict.fromkeys(members, "1 7 1 member t"))
-        server().hset(keys(chat).roster, mapping=dict.fromkeys(members[-3:], "1 0 1 member t"))
+        server().hset(keys(chat).roster, mapping=dict.fromkeys(members, "1 7 1 member 1"))
+        server().hset(keys(chat).roster, mapping=dict.fromkeys(members[-3:], "1 0 1 member 1"))
         ends: list[bytes] = []
 
         def checked(reply: list[bytes], *_: object) -> list[bytes]:
@@ -350,7 +352,7 @@ class TestDamagedChats:
             for user in ("bob", "ann"):
                 assert chat.leave(user) is True
                 assert chat.leave(user) is False
-            assert not server().exists(lost)
+            assert lost == held.events or not server().exists(lost)
             ChatRepair(chat.id).run()
             assert roles(chat) == [("cat", "owner")], lost
             assert chat.send("cat", "alone").id == 4
@@ -375,6 +377,7 @@ class TestDamagedChats:
         chat.send("bob", "behind")
         chat.typing("bob")
         chat.mute("bob", in_an_hour())
+        chat.edit("ann", 1, "x")
         Choices().choose("bob", receipts=False)
         copy, held = copied(chat), keys(chat)
         parts = [key for key in held.all_keys if key not in held.requests]
@@ -465,6 +468,6 @@ class TestListsOfChats:
         crash_after(chat._create, 2, *request)
         server().delete(index("cat"))
         crash_after(Chat("other").join, 1, "cat")
-        server().hset(index("cat"), "other", "feedfacefeedface 1 0")
+        server().hset(index("cat"), "other", "1 0-0-0-0-0-0-0")
         refused(LimitExceeded, "", chat._create, *request)
         assert [news.chat_id for news in Inbox("bob").pending()] == ["made"]

@@ -178,7 +178,7 @@ def test_choosing_again_while_a_joining_is_confirmed() -> None:
 def test_an_interrupted_choice_is_not_taken_for_the_new_one() -> None:
     chats, choices = [Chat.create("ann", ["bob"], "One") for _ in range(3)], Choices()
     server().set(keys("broken").members, "not ours")
-    server().hset(index("bob"), "broken", "token 1 0")
+    server().hset(index("bob"), "broken", "1 0-0-0-0-0-0-0")
     crash_after(choices.choose, 2, "bob", receipts=False)
     assert [hidden(chat) for chat in chats] == [set(), set(), set()]
     assert choices.get("bob").receipts

@@ -49,6 +49,10 @@ def index(user: str) -> str:
     return UserKeys(conf.prefix(), user).chats
 
 
+def joining(user: str) -> str:
+    return UserKeys(conf.prefix(), user).joining
+
+
 def all_keys() -> list[str]:
     """Every key of this test."""
     return sorted(key.decode() for key in server().scan_iter(match=f"{conf.prefix()}:*", count=1000))

@@ -1,8 +1,9 @@
 -- A chat: its keys, what its key newest holds, and the limits of its log.
 --
--- The key newest holds what most scripts need, "last-ms-nonce-epoch-keep-total": id, time and nonce of the newest entry,
--- the chat's epoch, the number of entries kept for scroll-back, and the bytes of all entries that were ever appended; "-x"
--- at its end if the log expires.
+-- The key newest holds what most scripts need, seven numbers with "-" between them: id, time (ms) and nonce of the newest
+-- entry, the chat's epoch, the number of entries kept for scroll-back, the bytes of all entries that were ever appended,
+-- and 1 if the log expires, otherwise 0. It is one text because an inbox reads those of all its chats by one MGET and
+-- compares them with what the user has seen: a HASH for each chat would take a script.
 
 -- The keys of a chat, in the order of ChatKeys in services/chats/keys.py. A script that gets the first ones only must not
 -- use the others.
@@ -10,14 +11,14 @@ local function chat_at(keys)
   return {
     newest = keys[1], members = keys[2], own = keys[3], log = keys[4], roster = keys[5],
     info = keys[6], standing = keys[7], mutes = keys[8],
-    hidden = keys[9], typing = keys[10],
-    removed = keys[11], opted_out = keys[12], requests = {keys[13], keys[14]},
+    hidden = keys[9], typing = keys[10], edits = keys[11], events = keys[12],
+    removed = keys[13], opted_out = keys[14], requests = {keys[15], keys[16]},
   }
 end
 
 -- The keys that are deleted with the chat: all but the requests, which stay for late repeats.
 local function keys_to_delete(keys)
-  return unpack(keys, 1, 12)
+  return unpack(keys, 1, 14)
 end
 
 -- The limits of a log, from the arguments of a script: number of entries, their age (ms, 0: none), and their bytes.
@@ -27,8 +28,8 @@ local function limits_of(length, age, bytes)
   return {length = tonumber(length), age = tonumber(age), bytes = tonumber(bytes or math.huge)}
 end
 
--- What the value of newest consists of: last, stamp, ms, epoch, keep, total, and "-x" or "".
-local NEWEST = '^(%d+)-((%d+)-%d+)-(%d+)-(%d+)-(%d+)(%-?x?)$'
+-- What the value of newest consists of: last, stamp, ms, epoch, keep, total, expires.
+local NEWEST = '^(%d+)-((%d+)-%d+)-(%d+)-(%d+)-(%d+)-([01])$'
 
 -- Returns these as a table, with the value; nil if the chat does not exist.
 local function read_chat(newest)
@@ -36,21 +37,21 @@ local function read_chat(newest)
   if not value then
     return nil
   end
-  local last, stamp, ms, epoch, keep, total, mark = string.match(value, NEWEST)
+  local last, stamp, ms, epoch, keep, total, expires = string.match(value, NEWEST)
   return {
     last = tonumber(last), ms = ms, stamp = stamp, epoch = epoch, keep = tonumber(keep), total = tonumber(total),
-    mark = mark, value = value,
+    expires = expires, value = value,
   }
 end
 
-local function format_newest(last, stamp, epoch, keep, total, mark)
-  return last .. '-' .. stamp .. '-' .. epoch .. '-' .. keep .. '-' .. total .. mark
+local function format_newest(last, stamp, epoch, keep, total, expires)
+  return last .. '-' .. stamp .. '-' .. epoch .. '-' .. keep .. '-' .. total .. '-' .. expires
 end
 
 -- Returns the value of newest for a new entry; its content begins with the nonce. `max_age`: ms, or 0.
 local function newest_value(id, ms, content, epoch, keep, total, max_age)
   local stamp = ms .. '-' .. (string.match(content, '^%d+') or '0')
-  return format_newest(id, stamp, epoch, keep, total, max_age > 0 and '-x' or '')
+  return format_newest(id, stamp, epoch, keep, total, max_age > 0 and '1' or '0')
 end
 
 -- Calls `read` for one of several chats. A broken chat must not hide the others: its item is then {error}. All other

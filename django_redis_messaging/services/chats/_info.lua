@@ -1,88 +1,87 @@
--- The latest edits and events of a chat, which its key info lists.
+-- The latest edits and events of a chat.
 --
--- Edits: the field edits is how many there were. The field edited is "dropped number:id number:id …": the 100 messages
--- edited or deleted last, each with the number of its latest edit, in the order of these numbers, after the highest number
--- that is no longer listed.
+-- Edits: the field edits of info is how many there were. The ZSET edits has the 100 messages edited or deleted last: id →
+-- number of its latest edit; and "dropped" → the highest number that is no longer listed, which is the lowest score.
 --
 -- Events: who joined and left, and what became of the chat's title and its owners. They are no messages: they have no ids
--- of messages, and nobody acks them. The field event is the number of the latest one. The field events has the newest 100,
--- of at most 32 KiB: ten values each, each ended by a NUL, which none of them contains: number, ms, id of the newest message
--- at that time, kind, actor or '', title or '', number of users, the first three of them or ''.
-local MAX_EVENTS, MAX_EVENTS_BYTES, EVENT_VALUES = 100, 32768, 10
+-- of messages, and nobody acks them. The field event of info is the number of the latest one. The LIST events has the
+-- newest 100, of at most 32 KiB, in the order of their numbers: JSON arrays,
+--
+--   [ms, id of the newest message at that time, kind, actor or "", …]
+--
+-- followed by the new title of the chat, or by the first three users whom the event is about, and the number of users if
+-- there are more. Without these, it is about the actor.
+--
+-- uses common/_time.lua
+local MAX_EVENTS, MAX_EVENTS_BYTES, MAX_USERS = 100, 32768, 3
 local MAX_EDITS = 100
 
--- Returns the number of edits, whether some of those above `known` are no longer listed, and a list of the others,
--- {number, id}. Takes the values of the two fields. `known` can be nil: then there is nothing to list.
-local function edits_since(count, line, known)
-  count = tonumber(count or 0)
+-- Returns whether some of the edits above `known` are no longer listed, and a list of the others, {number, id}. `count`:
+-- the number of edits. `known` can be nil: then there is nothing to list.
+local function edits_since(edits, count, known)
+  local list = {}
   if not known or known == count then
-    return count, false, {}
+    return false, list
   end
-  local list, dropped = {}, line and tonumber(string.match(line, '^%d+')) or count
-  for number, id in string.gmatch(line or '', '(%d+):(%d+)') do
-    if tonumber(number) > known then
-      list[#list + 1] = {number = tonumber(number), id = tonumber(id)}
-    end
+  local found = redis.call('ZRANGEBYSCORE', edits, '(' .. digits(known), '+inf', 'WITHSCORES')
+  if not found[1] or found[1] == 'dropped' then
+    return true, list
   end
-  return count, known < dropped or known > count, list
+  for at = 1, #found, 2 do
+    list[#list + 1] = {number = tonumber(found[at + 1]), id = tonumber(found[at])}
+  end
+  return false, list
 end
 
 -- Records an edit of the message `id`.
-local function record_edit(info, id)
-  local count, line = unpack(redis.call('HMGET', info, 'edits', 'edited'))
-  count = tonumber(count or 0)
-  line = string.gsub((line or tostring(count)) .. ' ', ' %d+:' .. id .. ' ', ' ', 1)
-  local _, listed = string.gsub(line, ':', '')
-  if listed >= MAX_EDITS then
-    line = string.gsub(line, '^%d+ (%d+):%d+', '%1')
+local function record_edit(info, edits, id)
+  local listed = redis.call('ZCARD', edits)
+  local number = redis.call('HINCRBY', info, 'edits', 1)
+  if listed == 0 then
+    redis.call('ZADD', edits, number - 1, 'dropped')
   end
-  redis.call('HSET', info, 'edits', count + 1, 'edited', line .. count + 1 .. ':' .. id)
+  local added = redis.call('ZADD', edits, number, id)
+  if added == 1 and listed > MAX_EDITS then
+    local oldest = redis.call('ZRANGE', edits, 1, 1, 'WITHSCORES')
+    redis.call('ZREM', edits, oldest[1])
+    redis.call('ZADD', edits, oldest[2], 'dropped')
+  end
 end
 
--- Returns the events without the oldest one.
-local function without_oldest(events)
-  local stop = 0
-  for _ = 1, EVENT_VALUES do
-    stop = string.find(events, '\0', stop + 1, true)
+-- Returns how many of the newest events fit into the limits.
+local function count_kept(events)
+  local list, bytes = redis.call('LRANGE', events, -MAX_EVENTS, -1), 0
+  for at = #list, 1, -1 do
+    bytes = bytes + #list[at]
+    if bytes > MAX_EVENTS_BYTES then
+      return #list - at
+    end
   end
-  return string.sub(events, stop + 1)
+  return #list
 end
 
--- Adds an event to a chat whose info has not been lost. It is the script's last write.
-local function add_event(info, now, last, kind, actor, users, title)
+-- Adds an event to a chat whose info has not been lost: it is about `users`, or about the title, if given. It is the
+-- script's last write.
+local function add_event(info, events, now, last, kind, actor, users, title)
   if redis.call('HEXISTS', info, 'created') == 0 then
     return
   end
-  local number = redis.call('HINCRBY', info, 'event', 1)
-  local values = {
-    number, now, last, kind, actor, title or '', #users, users[1] or '', users[2] or '', users[3] or '', '',
-  }
-  local events = (redis.call('HGET', info, 'events') or '') .. table.concat(values, '\0')
-  while #events > MAX_EVENTS_BYTES or number - tonumber(string.match(events, '^%d+')) >= MAX_EVENTS do
-    events = without_oldest(events)
+  local event = {now, last, kind, actor, title}
+  if not title and not (#users == 1 and users[1] == actor) then
+    event = {now, last, kind, actor, unpack(users, 1, MAX_USERS)}
+    event[#event + 1] = #users > MAX_USERS and #users or nil
   end
-  redis.call('HSET', info, 'events', events)
+  redis.call('HINCRBY', info, 'event', 1)
+  redis.call('RPUSH', events, cjson.encode(event))
+  redis.call('LTRIM', events, -count_kept(events), -1)
 end
 
--- Returns the number of the latest event, and the values of the events after `known` (all, for a number that this chat
--- has not reached) from the number `first` on. Takes the value of the field `event`.
-local function events_since(info, latest, known, first)
-  local found = {}
-  latest = tonumber(latest or 0)
-  if latest == known then
-    return latest, found
+-- Returns the events after `known` (all, for a number that this chat has not reached) from the number `first` on; `latest`
+-- is the number of the last one.
+local function events_since(events, latest, known, first)
+  local after = math.max(known and known < latest and known or 0, first - 1)
+  if latest == known or after >= latest then
+    return {}
   end
-  local after, values = math.max(known and known < latest and known or 0, first - 1), {}
-  for value in string.gmatch(redis.call('HGET', info, 'events') or '', '(%Z*)%z') do
-    values[#values + 1] = value
-    if #values == EVENT_VALUES then
-      if tonumber(values[1]) > after then
-        for _, each in ipairs(values) do
-          found[#found + 1] = each
-        end
-      end
-      values = {}
-    end
-  end
-  return latest, found
+  return redis.call('LRANGE', events, after - latest, -1)
 end

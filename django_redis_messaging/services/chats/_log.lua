@@ -197,12 +197,12 @@ local function apply_limits(log, stored, chat, now, limits)
   return first, trim_before(log, stored, chat.last, first)
 end
 
--- Sets the log to expire with its newest entry, sent at `ms`: nobody might read or write an idle chat again. `mark` is
--- what newest said before about the expiry; `max_age`: ms, or 0.
-local function set_expiry(log, mark, ms, max_age)
+-- Sets the log to expire with its newest entry, sent at `ms`: nobody might read or write an idle chat again. `expires`:
+-- whether it did before, as in newest; `max_age`: ms, or 0.
+local function set_expiry(log, expires, ms, max_age)
   if max_age > 0 then
     redis.call('PEXPIREAT', log, ms + max_age + 1)
-  elseif mark ~= '' then
+  elseif expires == '1' then
     redis.call('PERSIST', log)
   end
 end

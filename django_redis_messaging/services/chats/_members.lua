@@ -1,5 +1,7 @@
--- A chat's roster: HASH member → "first event, join id, joined at (ms), role, token", space-separated. The member sees
--- the messages after the join id, and the events from the number of the first one on. A member of a direct chat who has
+-- A chat's roster: HASH member → "first event, join id, joined at (ms), role, join number", space-separated. The member
+-- sees the messages after the join id, and the events from the number of the first one on. The join number is greater than
+-- that of any membership before, also of a deleted chat with this id, and after Redis has lost data: it is the time in µs,
+-- or one more than the latest. The ZSET standing has it, too. A member of a direct chat who has
 -- blocked the other one is suspended: the line begins with "suspended ", and the member's score in the ZSET members is
 -- half above their position. Others see them as before, but nothing that the member does reaches the chat, or the other
 -- way round. After the unblocking the line begins with "unblocked:position:join id:joined at ": what others see of the
@@ -9,15 +11,15 @@ local SUSPENDED = 'suspended '
 local SUSPENDED_BYTE, UNBLOCKED_BYTE = 115, 117
 
 local function parse_line(line)
-  local event, join_id, joined_at, role, token = string.match(line, '(%d+) (%d+) (%d+) (%a+) (%S+)$')
-  return tonumber(join_id), role, token, joined_at, tonumber(event), string.byte(line) == UNBLOCKED_BYTE
+  local event, join_id, joined_at, role, number = string.match(line, '(%d+) (%d+) (%d+) (%a+) (%d+)$')
+  return tonumber(join_id), role, number, joined_at, tonumber(event), string.byte(line) == UNBLOCKED_BYTE
 end
 
 local function is_suspended(line)
   return string.byte(line) == SUSPENDED_BYTE
 end
 
--- Returns join id, role, token, joined at, first event, and whether the user joined by an unblocking; nil if the user is
+-- Returns join id, role, join number, joined at, first event, and whether the user joined by an unblocking; nil if the user is
 -- not a member, or is suspended.
 local function read_membership(roster, member)
   local line = redis.call('HGET', roster, member)
@@ -48,8 +50,8 @@ local function shown_position(roster, member, score)
   return math.floor(score)
 end
 
-local function membership_line(event, join_id, joined_at, role, token)
-  return table.concat({event, join_id, joined_at, role, token}, ' ')
+local function membership_line(event, join_id, joined_at, role, number)
+  return table.concat({event, join_id, joined_at, role, number}, ' ')
 end
 
 local function write_role(roster, member, role)
@@ -57,9 +59,9 @@ local function write_role(roster, member, role)
   redis.call('HSET', roster, member, line)
 end
 
--- The token of a roster line.
-local function token_of(line)
-  return string.match(line, '(%S+)$')
+-- The join number in a roster line.
+local function join_number_of(line)
+  return string.match(line, '(%d+)$')
 end
 
 -- Whether a user is a member who is not suspended.

@@ -3,11 +3,10 @@
 -- are adjacent, in order, and unread is computed without them.
 -- The score of a member of a direct chat who has blocked the other one is half above the position (_members.lua).
 --
--- What a user has seen of a chat is stored in the user's index of chats:
---   0                           nothing: the user is joining
---   last-ms-nonce-epoch-…        the value of newest when the user had acked everything; zeros but the epoch for a member
---                               who never had
---   !position-epoch             data loss was reported to the user at this position
+-- What a user has seen of a chat is stored in the user's index of chats, in the form of newest: its value when the user
+-- had acked everything. Numbers are 0 where nothing is known: all of them while the user is joining, all but the epoch for
+-- a member who has never acked everything; and all but the epoch and the id after data loss was reported to the user. The
+-- id is then the one above the position, so that the loss is reported until the position has reached it.
 --
 -- uses _log.lua
 
@@ -89,14 +88,13 @@ end
 -- positions never move back, or another entry has the id of the one that was the newest. While the position stays,
 -- the loss is reported again.
 local function has_lost_data(seen, position, chat, log, stored)
-  if seen == '0' then
+  local last, stamp, epoch = string.match(seen, '^(%d+)-(%d+-%d+)-(%d+)-')
+  if epoch == '0' then
     return false
   end
-  local reported_at, reported_epoch = string.match(seen, '^!(%d+)-(%d+)$')
-  if reported_at then
-    return reported_epoch ~= chat.epoch or position <= tonumber(reported_at)
-  end
-  local last, stamp, epoch = string.match(seen, '^(%d+)-(%d+-%d+)-(%d+)-')
   local newest_seen = {id = tonumber(last), epoch = epoch, stamp = stamp}
-  return position < newest_seen.id or not is_cursor_valid(chat, log, stored, newest_seen)
+  if epoch ~= chat.epoch or position < newest_seen.id then
+    return true
+  end
+  return stamp ~= '0-0' and not is_cursor_valid(chat, log, stored, newest_seen)
 end

@@ -9,7 +9,7 @@
 -- uses _positions.lua
 -- uses common/_time.lua
 --
--- KEYS  1-10 chat (_chat.lua)
+-- KEYS  1-12 chat (_chat.lua)
 -- ARGV  1 id of the cursor, or a bare id
 -- ARGV  2 epoch of the cursor, or '' for a bare id
 -- ARGV  3 stamp of the cursor (ms-nonce), or ''
@@ -27,7 +27,7 @@
 --   number of members, id of the newest entry, its sender as JSON or '', edits, edits_missed, fingerprint,
 --   {member, position or '-' if it is hidden, …}, {member among them who joined after the newest entry, …}, {number,
 --   id, number, id, …} of the edited entries, {reader, …}, {member who is typing, …}, number of the latest event,
---   {value, …} of the new events (_info.lua), {new entry, …}, {edited entry, …}}, or 'no chat', 'no member' if no user is
+--   {event, …} after those known (_info.lua), {new entry, …}, {edited entry, …}}, or 'no chat', 'no member' if no user is
 --   a member. A reader is {id at joining, ms of joining, number of the first event that the user
 --   sees, role, id of the oldest entry that the user can see, position, unread, ms until which the user has muted the chat
 --   or 0, 1 or 0: whether the user joined by unblocking the other member}, or 0 if the user is not a member.
@@ -179,16 +179,15 @@ end
 local now, last = milliseconds(), chat.last
 local first, stored = apply_retention(chat, keys.members, keys.log, now, limits)
 local reset = not is_cursor_valid(chat, keys.log, stored, cursor)
-local title, edit_count, edit_line, latest_event, moved =
-  unpack(redis.call('HMGET', keys.info, 'title', 'edits', 'edited', 'event', 'moved'))
-title = title or ''
+local title, edits, event, moved = unpack(redis.call('HMGET', keys.info, 'title', 'edits', 'event', 'moved'))
+title, edits, event = title or '', tonumber(edits or 0), tonumber(event or 0)
 local count = redis.call('ZCARD', keys.members)
-local fingerprint = fingerprint_of(chat.epoch, latest_event or 0, count, shows_positions and moved or '-', title)
+local fingerprint = fingerprint_of(chat.epoch, event, count, shows_positions and moved or '-', title)
 local after = reset and (read_position(keys.members, viewer.user) or 0) or cursor.id
 after = math.max(math.min(after, last), viewer.join_id)
 local oldest, from = math.max(first, viewer.join_id + 1), math.max(after + 1, first)
 local typists = read_typists(now)
-local event, events = events_since(keys.info, latest_event, not reset and known_event or nil, viewer.event)
+local events = events_since(keys.events, event, not reset and known_event or nil, viewer.event)
 -- With the positions, pages tell members of the same name apart who are typing or in an event.
 local positions = {}
 if from <= last or digits(fingerprint) ~= known_fingerprint or #typists > 0 or event ~= (known_event or event) then
@@ -204,7 +203,7 @@ end
 local more = to < last
 
 -- Messages above `after` are or will be among the new ones, as they are now.
-local edits, missed, edited = edits_since(edit_count, edit_line, known_edits)
+local missed, edited = edits_since(keys.edits, edits, known_edits)
 local added, number = {}, edits
 if not missed and not reset then
   for _, edit in ipairs(edited) do

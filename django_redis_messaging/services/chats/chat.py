@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any, Self, cast, get_args
@@ -243,20 +244,31 @@ class Chat(Service):
     ) -> Steps[None]:
         """Create the chat of checked members, the sender first, in three round trips."""
         keep = _checked_keep_last(keep_last)
-        joining = self._joining(digest(members[0], request_id), members[0])
-        reserved = yield from joining.reserve(members)
-        if len(reserved) < len(members):  # others with this chat in their index have blocked the sender
-            yield from best_effort(joining.release(reserved))
-            refuse_blocked()
-        max_age = values.max_age()
-        arguments = (request_id, window(), joining.token, title, is_open, keep, content, max_age)
+        joining = self._joining(members[0])
+        try:
+            reserved = yield from joining.reserve(members)
+            if len(reserved) < len(members):  # others with this chat in their index have blocked the sender
+                yield from best_effort(joining.release(reserved))
+                refuse_blocked()
+        except NotPermitted:
+            if (yield from self._was_created(members[0], request_id)):
+                return
+            raise
+        arguments = (request_id, window(), title, is_open, keep, content, values.max_age())
         reply = yield Script("chats/create", self._keys.all_keys, (*arguments, *joining_users(reserved)))
-        epoch, *in_force = yield from joining.checked(reply, members)
-        tokens = in_force or [joining.token] * len(members)
-        yield from best_effort(joining.confirm(zip(members, tokens, strict=True), int(epoch), reserved))
+        epoch, *known = yield from joining.checked(reply, members)
+        numbers = known or itertools.count(int(epoch))
+        yield from best_effort(joining.confirm(zip(members, numbers, strict=False), int(epoch), reserved))
 
-    def _joining(self, token: str, asker: str) -> Joining:
-        return Joining(self._prefix, self.id, token, asker, self._pair)
+    def _was_created(self, sender: str, request_id: str) -> Steps[bool]:
+        """Whether this request has created the chat: a repeat gets the first answer, whoever has blocked the
+        sender since."""
+        request_key = f"create\0{sender}\0{request_id}"
+        found = yield [Command("HEXISTS", key, request_key, reads=True) for key in self._keys.requests]
+        return any(found)
+
+    def _joining(self, asker: str) -> Joining:
+        return Joining(self._prefix, self.id, asker, self._pair)
 
     @operation
     def send(
@@ -336,7 +348,7 @@ class Chat(Service):
         """Replace the body with this JSON; without any, the message with a tombstone."""
         yield from self._count_use(user, "edit")
         arguments = (user, values.author_json(user), number, content, *limits())
-        reply = self._checked((yield Script("chats/edit", self._keys.listing, arguments)), user)
+        reply = self._checked((yield Script("chats/edit", self._keys.following, arguments)), user)
         if not reply:
             return None
         epoch, entry = reply
@@ -698,14 +710,14 @@ class Chat(Service):
     ) -> Steps[list[str]]:
         """Make users members; returns those who were not. `asker` is the member who adds them, or joins."""
         request_key = request(request_id)
-        joining = self._joining(digest("join", asker, request_key), asker)
+        joining = self._joining(asker)
         reserved = yield from joining.reserve(users)
         records_nothing = int(request_id is not None)
         limit = conf.current().CHAT_MAX_MEMBERS
-        arguments = (way, asker, request_key, records_nothing, window(), joining.token, limit)
+        arguments = (way, asker, request_key, records_nothing, window(), limit)
         reply = yield Script("chats/join", self._keys.all_keys, (*arguments, *joining_users(reserved)))
-        epoch, is_member, joined, *tokens = yield from joining.checked(reply, reserved)
-        confirmed = zip(reserved, tokens, strict=True)
+        epoch, is_member, joined, *numbers = yield from joining.checked(reply, reserved)
+        confirmed = zip(reserved, numbers, strict=True)
         yield from best_effort(joining.confirm(confirmed, int(epoch), reserved))
         if way == "added" and not is_member:  # a repeat
             raise_refusal(b"not added", self.id, "", asker)
@@ -802,7 +814,7 @@ class Chat(Service):
         checked = encoding.text(title, "title", setting="TITLE_MAX_BYTES")
         yield from self._count_use(user, "rename")
         excerpt = checked.replace("\0", "")[:MAX_TITLE]
-        reply = yield Script("chats/rename", self._keys.listing, (user, checked, excerpt))
+        reply = yield Script("chats/rename", self._keys.following, (user, checked, excerpt))
         self._checked(reply, user)
 
     arename = asynchronous(rename)
@@ -852,8 +864,7 @@ class Chat(Service):
         reply = yield Script("chats/delete", self._keys.all_keys, (user, request(None), window()))
         if reply == b"no chat":
             return False
-        tokens = [part.decode() for part in self._checked(reply, user)]
-        members = zip(tokens[::2], tokens[1::2], strict=True)
+        members = [(member.decode(), number) for member, number in batched(self._checked(reply, user), 2)]
         yield from best_effort(remove_entries(self._prefix, self.id, members))
         return True
 

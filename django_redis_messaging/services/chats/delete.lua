@@ -6,12 +6,12 @@
 -- uses common/_requests.lua
 -- uses common/_time.lua
 --
--- KEYS  1-14 chat (_chat.lua)
+-- KEYS  1-16 chat (_chat.lua)
 -- ARGV  1 user who deletes the chat: an owner. Without a roster, a member; without members as well, any user:
 --         nobody can read such a chat.
 -- ARGV  2 request id
 -- ARGV  3 request window: ms
--- Returns {member, token, member, token, …}, empty for a repeat; or 'no chat', 'no member', 'no owner'
+-- Returns {member, join number, …}, empty for a repeat; or 'no chat', 'no member', 'no owner'
 local keys = chat_at(KEYS)
 local user, request, window = ARGV[1], ARGV[2], tonumber(ARGV[3])
 
@@ -34,9 +34,9 @@ local refusal = refuse_unless_allowed()
 if refusal then
   return refusal
 end
-local tokens = {}
+local numbers = {}
 for at, value in ipairs(redis.call('HGETALL', keys.roster)) do
-  tokens[at] = at % 2 == 1 and value or token_of(value)
+  numbers[at] = at % 2 == 1 and value or join_number_of(value)
 end
 redis.call('UNLINK', keys_to_delete(KEYS))
 publish_hint('m', keys.members)
@@ -44,4 +44,4 @@ publish_hint('m', keys.members)
 record_answer(request, '1', keys.requests, window, now)
 redis.call('PEXPIRE', keys.requests[1], window)
 redis.call('PEXPIRE', keys.requests[2], window)
-return tokens
+return numbers

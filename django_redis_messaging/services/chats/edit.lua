@@ -8,7 +8,7 @@
 -- uses common/_time.lua
 -- uses common/_writes.lua
 --
--- KEYS  1-8 chat (_chat.lua)
+-- KEYS  1-12 chat (_chat.lua)
 -- ARGV  1 user: the author; or, for a tombstone, an owner of the chat
 -- ARGV  2 user as JSON
 -- ARGV  3 id
@@ -50,13 +50,13 @@ if deletes then
 else
   entry, growth = format_entry(parsed, now, body, parsed.optional)
 end
--- The record comes first: it fails before anything has changed if info has another type.
-record_edit(keys.info, id)
+-- The record comes first: it fails before anything has changed if its keys have another type.
+record_edit(keys.info, keys.edits, id)
 redis.call('LSET', keys.log, id - stored, entry)
 publish_hint('m', keys.newest)
 if growth > 0 then
   local total = chat.total + growth
-  redis.call('SET', keys.newest, format_newest(chat.last, chat.stamp, chat.epoch, chat.keep, total, chat.mark))
+  redis.call('SET', keys.newest, format_newest(chat.last, chat.stamp, chat.epoch, chat.keep, total, chat.expires))
   chat.total = total
   apply_limits(keys.log, stored, chat, now, limits)
 end

@@ -3,7 +3,7 @@
 -- uses _chat.lua
 -- uses common/_hints.lua
 --
--- KEYS  1-10 chat (_chat.lua)
+-- KEYS  1-12 chat (_chat.lua)
 -- ARGV  1 user
 -- ARGV  2 1 to hide it, 0 to show it
 -- ARGV  3 random number, see count_move in _positions.lua

@@ -58,7 +58,7 @@ class _Entry(NamedTuple):
     """An entry of the user's index of chats: see UserKeys.chats."""
 
     chat_id: str
-    token: str
+    number: str
     seen: str
 
 
@@ -144,13 +144,12 @@ class _Unacked(NamedTuple):
 
     @property
     def seen(self) -> str:
-        """What the user has now seen of the chat, in the format of _positions.lua; '' if that has not
-        changed."""
+        """What the user has now seen of the chat: see _positions.lua; '' if that has not changed."""
         if not self.reset:
             return ""
         if not self.entries and not self.has_more:
             return self.newest.decode()
-        return f"!{self.first - self.gap - 1}-{values.epoch_of(self.newest)}"
+        return f"{self.first - self.gap}-0-0-{values.epoch_of(self.newest)}-0-0-0"
 
     def cut(self, size: int) -> Self:
         """The first `size` messages."""
@@ -197,7 +196,8 @@ class Inbox(Service):
     def __init__(self, user: str, *, using: str | None = None) -> None:
         super().__init__(using=using)
         self.user = name(user, "user")
-        self._index = UserKeys(self._prefix, user).chats
+        self._keys = UserKeys(self._prefix, user)
+        self._index = self._keys.chats
         self._owner: _Owner = (self._using, self._prefix, user)
         self._known = _memory.get(self._owner)
         #: chat ids of this object's latest read, and the values of their newest keys
@@ -408,14 +408,14 @@ class Inbox(Service):
         """Record what the user has now seen of chats: everything, or that data was lost."""
         seen = [(entry, value) for entry, value in pairs if value not in ("", entry.seen)]
         for page in batched(seen, _PAGE_SIZE):
-            arguments = [part for entry, value in page for part in (entry.chat_id, entry.token, value)]
+            arguments = [part for entry, value in page for part in (entry.chat_id, entry.number, value)]
             yield Script("chats/inbox_settle", [self._index], arguments)
 
     def _repair(self, orphans: Sequence[_Entry]) -> Steps[None]:
-        """Remove entries without a membership, but only old ones: joining writes the entry first."""
+        """Remove entries without a membership, unless a joining is in progress: it writes the entry first."""
         for page in batched(orphans, _PAGE_SIZE):
-            pairs = [part for entry in page for part in (entry.chat_id, entry.token)]
-            yield Script("chats/inbox_leave", [self._index], (grace(), *pairs))
+            pairs = [part for entry in page for part in (entry.chat_id, entry.number)]
+            yield Script("chats/inbox_prune", self._keys.index, (grace(), *pairs))
 
 
 def _find_changed(
@@ -433,8 +433,8 @@ def _find_changed(
 
 
 def _entry(chat_id: bytes, value: bytes) -> _Entry:
-    token, _, seen = value.decode().split(" ")
-    return _Entry(chat_id.decode(), token, seen)
+    number, seen = value.decode().split(" ")
+    return _Entry(chat_id.decode(), number, seen)
 
 
 def _reading_keys(keys: ChatKeys) -> Sequence[str]:

@@ -5,16 +5,18 @@
 -- uses common/_time.lua
 -- uses users/_user.lua
 --
--- KEYS  1-4 user (users/_user.lua)
+-- KEYS  1-5 user (users/_user.lua)
 -- ARGV  1 chat id
 -- ARGV  2 token of the joining
 -- ARGV  3 maximum number of chats of a user
 -- ARGV  4 who makes the user a member; if the user does so, the other member of a direct chat, or ''
 -- ARGV  5 1 if the user makes themselves a member, otherwise 0
+-- ARGV  6 how long a joining can take: ms
 -- Returns 1, or 2 if the user hides what they have read; or, with nothing written, 'full', 'blocked', 'opted out', or 0:
 --   refused, but the entry names a membership, so that the user is a member already
 local keys = user_at(KEYS)
-local chat, new_joining, max_chats, person, is_own = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4], ARGV[5] == '1'
+local chat, token, max_chats, person, is_own = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4], ARGV[5] == '1'
+local grace = tonumber(ARGV[6])
 
 -- Returns why nobody, or not this person, may make the user a member.
 local function refuse_person()
@@ -33,32 +35,26 @@ local function is_full()
   end
   local confirmed = 0
   for _, entry in ipairs(redis.call('HVALS', keys.chats)) do
-    if string.sub(entry, 1, 1) ~= '?' then
+    if string.find(entry, '^[1-9]') then
       confirmed = confirmed + 1
     end
   end
   return confirmed >= max_chats
 end
 
-local token, _, seen = read_index_entry(keys.chats, chat)
-local membership, joining = split_index_token(token or '')
--- A repeat of the request that made the user a member gets its first answer.
-local refusal = membership ~= new_joining and refuse_person()
+local number = read_index_entry(keys.chats, chat)
+local refusal = refuse_person()
 if refusal then
-  return membership ~= '' and not is_own and 0 or refusal
+  return (number or 0) > 0 and not is_own and 0 or refusal
 end
-if not token and is_full() then
+if not number and is_full() then
   return 'full'
 end
-if joining == nil then
-  joining = new_joining
-elseif joining == new_joining then
-  -- A repeat. If one of the calls is refused, it must not remove the entry: another one may have succeeded.
-  joining = joining .. '+'
-elseif joining ~= new_joining .. '+' then
-  -- If another joining has not confirmed its entry yet, the entry names neither. Otherwise each could confirm an
-  -- entry that the end of the other's membership then removes, and a member would not find the chat.
-  joining = ''
+local now = milliseconds()
+redis.call('ZADD', keys.joining, now, joining_entry(chat, token))
+redis.call('ZREMRANGEBYSCORE', keys.joining, '-inf', now - grace) -- those were interrupted
+redis.call('PEXPIRE', keys.joining, grace)
+if not number then
+  write_index_entry(keys.chats, chat, 0, '0-0-0-0-0-0-0')
 end
-write_index_entry(keys.chats, chat, membership .. '?' .. joining, milliseconds(), seen or '0')
 return redis.call('HGET', keys.choices, 'receipts') == '0' and 2 or 1

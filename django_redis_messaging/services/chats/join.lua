@@ -7,36 +7,35 @@
 -- uses common/_requests.lua
 -- uses common/_time.lua
 --
--- KEYS  1-14 chat (_chat.lua)
+-- KEYS  1-16 chat (_chat.lua)
 -- ARGV  1 how they join: added by a member, alone, or returning (alone to a chat that need not be open)
 -- ARGV  2 member who adds the users; or the user who joins alone
 -- ARGV  3 request id, of ARGV[2]
 -- ARGV  4 recorded if nobody joined: 1 if the caller may repeat the request, otherwise 0
 -- ARGV  5 request window: ms
--- ARGV  6 token of the new memberships
--- ARGV  7 maximum number of members of a chat
--- ARGV  8 number of users
--- ARGV  9… users, without duplicates: at most 500; then those of them who hide what they have read
--- Returns {epoch, 1 or 0: whether ARGV[2] is a member (now), users who joined, token in force, …}: the users who joined
---   are separated by NUL, also for a repeat; the token is '' for a user who is not a member (any more). Or 'no chat',
+-- ARGV  6 maximum number of members of a chat
+-- ARGV  7 number of users
+-- ARGV  8… users, without duplicates: at most 500; then those of them who hide what they have read
+-- Returns {epoch, 1 or 0: whether ARGV[2] is a member (now), users who joined, join number, …}: the users who
+--   joined are separated by NUL, also for a repeat; the number is '' for a user who is not a member (any more). Or 'no chat',
 --   'not added' (ARGV[2] is no member), 'closed', 'full', 'damaged' (keys of the chat were lost); or, followed by NUL
 --   and a user, 'removed' or 'opted out'
 local keys = chat_at(KEYS)
 local way, asker, request, records_nothing = ARGV[1], ARGV[2], ARGV[3], ARGV[4] == '1'
-local window, token, max_members = tonumber(ARGV[5]), ARGV[6], tonumber(ARGV[7])
-local last_user = 8 + tonumber(ARGV[8])
-local users, hiding = {unpack(ARGV, 9, last_user)}, {unpack(ARGV, last_user + 1)}
+local window, max_members = tonumber(ARGV[5]), tonumber(ARGV[6])
+local last_user = 7 + tonumber(ARGV[7])
+local users, hiding = {unpack(ARGV, 8, last_user)}, {unpack(ARGV, last_user + 1)}
 
--- Returns the tokens in force of the users, '' for those who are not members, and the latter.
-local function read_tokens()
-  local tokens, others = {}, {}
+-- Returns the join numbers of the users, '' for those who are not members, and the latter.
+local function read_numbers()
+  local numbers, others = {}, {}
   if #users > 0 then
     for at, line in ipairs(redis.call('HMGET', keys.roster, unpack(users))) do
-      tokens[at] = line and token_of(line) or ''
+      numbers[at] = line and join_number_of(line) or ''
       others[#others + 1] = not line and users[at] or nil
     end
   end
-  return tokens, others
+  return numbers, others
 end
 
 -- Only owners can add a user again whom an owner removed. A user who left and asked not to be added can only return alone.
@@ -53,17 +52,18 @@ local function refuse_former_member(others)
   end
 end
 
--- The event of the joining is the first one that the users see.
-local function write_members(others, chat, joins, event, now)
+-- The event of the joining is the first one that the users see. `number`: the join number of the first of them.
+local function write_members(others, chat, number, event, now)
   local positions, order, lines = {}, {}, {}
   for at, user in ipairs(others) do
     positions[#positions + 1], positions[#positions + 2] = chat.last, user
-    order[#order + 1], order[#order + 2] = joins + at, user
-    lines[#lines + 1], lines[#lines + 2] = user, membership_line(event, chat.last, now, 'member', token)
+    local own = digits(number + at - 1)
+    order[#order + 1], order[#order + 2] = own, user
+    lines[#lines + 1], lines[#lines + 2] = user, membership_line(event, chat.last, now, 'member', own)
   end
   redis.call('HSET', keys.roster, unpack(lines))
   redis.call('ZADD', keys.members, unpack(positions))
-  redis.call('HSET', keys.info, 'joins', joins + #others)
+  redis.call('HSET', keys.info, 'joins', digits(number + #others - 1))
   redis.call('ZADD', keys.standing, unpack(order))
   redis.call('ZREM', keys.removed, unpack(others))
   redis.call('ZREM', keys.opted_out, unpack(others))
@@ -76,14 +76,15 @@ local chat = read_chat(keys.newest)
 if not chat then
   return 'no chat'
 end
-local now = milliseconds()
+local us = microseconds()
+local now = math.floor(us / 1000)
 -- No name contains a NUL, so the same request id of another user, or of another operation, is a different request.
 request = 'join\0' .. asker .. '\0' .. request
 local recorded = find_answer(request, keys.requests, window, now)
 local is_member = is_active(keys.members, asker)
-local tokens, others = read_tokens()
+local numbers, others = read_numbers()
 if recorded then
-  return {chat.epoch, is_member and 1 or 0, recorded, unpack(tokens)}
+  return {chat.epoch, is_member and 1 or 0, recorded, unpack(numbers)}
 end
 if way == 'added' and not is_member then
   return 'not added'
@@ -92,7 +93,7 @@ if #others == 0 then
   if records_nothing then
     record_answer_once(request, '', keys.requests, window, now)
   end
-  return {chat.epoch, 1, '', unpack(tokens)}
+  return {chat.epoch, 1, '', unpack(numbers)}
 end
 if way == 'alone' and redis.call('HGET', keys.info, 'open') ~= '1' then
   return 'closed'
@@ -112,13 +113,17 @@ end
 if #hiding > 0 then
   redis.call('SCARD', keys.hidden)
 end
+redis.call('LLEN', keys.events)
 -- Every key has been read by now: a key of another type has raised an error before the first write.
 
 record_answer_once(request, table.concat(others, '\0'), keys.requests, window, now)
-write_members(others, chat, tonumber(joins), (event or 0) + 1, now)
+local number = math.max(joins + 1, us)
+write_members(others, chat, number, (event or 0) + 1, now)
 publish_hint('m', keys.newest)
-add_event(keys.info, now, chat.last, way == 'added' and 'added' or 'joined', asker, others)
-for at in ipairs(tokens) do
-  tokens[at] = tokens[at] == '' and token or tokens[at]
+add_event(keys.info, keys.events, now, chat.last, way == 'added' and 'added' or 'joined', asker, others)
+for at, known in ipairs(numbers) do
+  if known == '' then
+    numbers[at], number = digits(number), number + 1
+  end
 end
-return {chat.epoch, 1, table.concat(others, '\0'), unpack(tokens)}
+return {chat.epoch, 1, table.concat(others, '\0'), unpack(numbers)}

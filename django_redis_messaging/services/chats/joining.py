@@ -3,14 +3,16 @@
 The chat's roster is authoritative. Each user's list of chats is an index in another slot, so joining takes
 three steps: reserve an index entry, join, confirm the entry. If joining is refused, the entry is released.
 If it is interrupted, the index of a member still contains the chat: an entry without a membership is removed
-by a later read, and a membership without an entry cannot occur.
+by a later read, and a membership without an entry cannot occur. Each membership has a join number, given by
+the chat, which only grows: a late step about an earlier one changes nothing.
 """
 
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, NoReturn
 
 from ... import conf
@@ -61,7 +63,7 @@ def apply_block(prefix: str, user: str, other: str, *, is_blocked: bool) -> Step
         else:
             yield Script("chats/resume", keys.listing, [user])
         applied = is_blocked
-        is_blocked = bool((yield Script("users/blocks_check", own.joining, [other])))
+        is_blocked = bool((yield Script("users/blocks_check", own.joining_keys, [other])))
 
 
 def refuse_blocked() -> NoReturn:
@@ -80,12 +82,12 @@ class Joining:
 
     prefix: str
     chat_id: str
-    token: str
-    """Names the attempt in the index entries, and the memberships that it makes."""
     asker: str
     """The member who adds the users, or the user who joins alone."""
     pair: tuple[str, str] | None = None
     """The two users of a direct chat."""
+    token: str = field(default_factory=lambda: os.urandom(8).hex())
+    """Names the attempt in the indexes of the users while it is in progress."""
 
     def reserve(self, users: Sequence[str]) -> Steps[dict[str, bool]]:
         """Write the chat into the users' indexes before they become members; into none if one is full, or if
@@ -116,8 +118,8 @@ class Joining:
         """The step that writes the chat into the index of a user. `person`: who makes the user a member; if
         the user does so (`is_own`), the other one of a direct chat."""
         keys = UserKeys(self.prefix, user)
-        arguments = (self.chat_id, self.token, max_chats, person, int(is_own))
-        return Script("chats/inbox_reserve", keys.joining, arguments)
+        arguments = (self.chat_id, self.token, max_chats, person, int(is_own), grace())
+        return Script("chats/inbox_reserve", keys.joining_keys, arguments)
 
     def _refuse(self, refusal: bytes, user: str) -> NoReturn:
         """Raise the error for an entry that was not written."""
@@ -142,20 +144,27 @@ class Joining:
 
     def release(self, users: Iterable[str]) -> Steps[None]:
         """Remove what `reserve` has written."""
-        yield from remove_entries(self.prefix, self.chat_id, ((user, f"?{self.token}") for user in users))
+        arguments = (self.chat_id, self.token)
+        for page in batched(users):
+            yield [
+                Script("chats/inbox_release", UserKeys(self.prefix, user).index, arguments) for user in page
+            ]
 
     def confirm(
-        self, members: Iterable[tuple[str, str | bytes]], epoch: int, hiding: Mapping[str, bool]
+        self, members: Iterable[tuple[str, int | bytes]], epoch: int, hiding: Mapping[str, bool]
     ) -> Steps[None]:
-        """Confirm the entries of users, given with the tokens of their memberships in force; empty for a user
-        who is not a member. Corrects the chat where it is wrong about who is `hiding` what they have read,
-        because the user has chosen anew since the reservation."""
-        seen = f"0-0-0-{epoch}-0"
-        known = dict(hiding)
-        for page in batched([(user, in_force) for user, in_force in members if in_force]):
+        """Confirm the entries of users, given with the join numbers of their memberships; empty for a user
+        who is not a member: that entry is released.
+
+        Corrects the chat where it is wrong about who is `hiding` what they have read, because the user has
+        chosen anew since the reservation.
+        """
+        known, pairs = dict(hiding), list(members)
+        yield from self.release([user for user, number in pairs if not number])
+        for page in batched([(user, number) for user, number in pairs if number]):
             waiting = list(page)
             while waiting:  # or the user has chosen anew meanwhile
-                replies = yield [self._confirmation(user, in_force, seen) for user, in_force in waiting]
+                replies = yield [self._confirmation(user, number, epoch) for user, number in waiting]
                 states = {user: reply for (user, _), reply in zip(waiting, replies, strict=True)}
                 hides = {user: bool(state & _HIDES) for user, state in states.items()}
                 wrong = {user: value for user, value in hides.items() if value != known.get(user)}
@@ -167,11 +176,11 @@ class Joining:
                 known |= wrong
                 waiting = [one for one in waiting if one[0] in wrong]
 
-    def _confirmation(self, user: str, in_force: str | bytes, seen: str) -> Script:
+    def _confirmation(self, user: str, number: int | bytes, epoch: int) -> Script:
         keys = UserKeys(self.prefix, user)
         is_own = int(user == self.asker)
-        arguments = (self.chat_id, self.token, in_force, seen, self._companion(user), is_own)
-        return Script("chats/inbox_confirm", keys.joining, arguments)
+        arguments = (self.chat_id, self.token, number, epoch, self._companion(user), is_own)
+        return Script("chats/inbox_confirm", keys.joining_keys, arguments)
 
     def _apply_later_choice(self, user: str, state: int) -> Steps[None]:
         """End or suspend the membership of a user who has left the direct chat for good, or blocked the other
@@ -196,18 +205,18 @@ def end_membership(
     reply = yield Script("chats/leave", ChatKeys(prefix, chat_id).all_keys, arguments)
     if reply in NO_MEMBERSHIP:
         return False
-    token = checked_reply(reply, chat_id, user, by or "").decode()
-    yield from best_effort(remove_entries(prefix, chat_id, [(user, token)]))
+    number = checked_reply(reply, chat_id, user, by or "")
+    yield from best_effort(remove_entries(prefix, chat_id, [(user, number)]))
     return True
 
 
-def remove_entries(prefix: str, chat_id: str, entries: Iterable[tuple[str, str]]) -> Steps[None]:
-    """Remove the chat from the indexes of users, given as (user, token) pairs: former members, with the token
-    of their membership; or users whose joining was refused, with "?" and its token."""
-    for page in batched(entries):
+def remove_entries(prefix: str, chat_id: str, members: Iterable[tuple[str, bytes]]) -> Steps[None]:
+    """Remove the chat from the indexes of former members, given with the join numbers of their memberships;
+    empty if it was lost: then a read removes the entry."""
+    for page in batched([(user, number) for user, number in members if number]):
         yield [
-            Script("chats/inbox_leave", [UserKeys(prefix, user).chats], (0, chat_id, token))
-            for user, token in page
+            Script("chats/inbox_leave", UserKeys(prefix, user).index, (chat_id, number))
+            for user, number in page
         ]
 
 
@@ -235,8 +244,8 @@ def best_effort(steps: Steps[None]) -> Steps[None]:
 
 
 def grace() -> int:
-    """Minimum age in ms of an index entry that is removed because the user is not a member: a joining writes
-    the entry first."""
+    """How long a joining can be in progress: ms. Meanwhile a read removes no entry, although the user is no
+    member, because a joining writes the entry first."""
     return int(conf.current().COMMAND_DEADLINE * _GRACE * 1000)
 
 

@@ -39,15 +39,15 @@ class ChatKeys:
 
     @property
     def newest(self) -> str:
-        """STRING "last-ms-nonce-epoch-keep-total": id, time and nonce of the newest entry, the chat's epoch
-        (µs), how many entries are kept for scroll-back, and the bytes ever appended; "-x" at its end if the
-        log expires. A chat exists while this key exists."""
+        """STRING "last-ms-nonce-epoch-keep-total-expires": id, time and nonce of the newest entry, the chat's
+        epoch (µs), how many entries are kept for scroll-back, the bytes ever appended, and 1 if the log
+        expires, else 0. A chat exists while this key exists."""
         return self.tag + ":newest"
 
     @property
     def info(self) -> str:
-        """HASH: title, open, created (ms), owners, joins (ever), edits (ever), edited (the messages edited
-        last), event and events (what happened to the chat): see _info.lua; moved: see _positions.lua."""
+        """HASH: title, open, created (ms), owners, joins (latest join number), edits (ever), event (number of
+        the latest one), moved (changes with each ack of a member)."""
         return self.tag + ":info"
 
     @property
@@ -58,14 +58,15 @@ class ChatKeys:
 
     @property
     def roster(self) -> str:
-        """HASH member → "first event, join id, joined at (ms), role, token", space-separated. The member sees
-        the messages after the join id, and the events from the number of the first one on. More stands before
-        it for a member who has, or had, blocked the other one of a direct chat: see _members.lua."""
+        """HASH member → "first event, join id, joined at (ms), role, join number", space-separated. The
+        member sees the messages after the join id, and the events from the number of the first one on. More
+        stands before it for a member who has, or had, blocked the other one of a direct chat: see
+        _members.lua."""
         return self.tag + ":roster"
 
     @property
     def standing(self) -> str:
-        """ZSET member → order of joining: the longest-standing member first."""
+        """ZSET member → join number, which only grows: the longest-standing member first."""
         return self.tag + ":standing"
 
     @property
@@ -108,6 +109,18 @@ class ChatKeys:
         return self.tag + ":hidden"
 
     @property
+    def edits(self) -> str:
+        """ZSET message id → number of its latest edit: the 100 messages edited or deleted last; "dropped" →
+        the highest number that is no longer listed."""
+        return self.tag + ":edits"
+
+    @property
+    def events(self) -> str:
+        """LIST of the newest 100 events, 32 KiB at most, oldest first: what happened to the members and the
+        title, as JSON arrays; their format is in _info.lua."""
+        return self.tag + ":events"
+
+    @property
     def requests(self) -> list[str]:
         """Two HASHes request id → first answer, used by turns, for one window each. Each expires before its
         next turn."""
@@ -136,7 +149,7 @@ class ChatKeys:
     @functools.cached_property
     def following(self) -> tuple[str, ...]:
         """The first keys, for what members see of each other."""
-        return (*self.listing, self.hidden, self.typing)
+        return (*self.listing, self.hidden, self.typing, self.edits, self.events)
 
     @functools.cached_property
     def all_keys(self) -> tuple[str, ...]:

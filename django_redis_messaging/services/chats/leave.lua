@@ -10,13 +10,13 @@
 -- uses common/_time.lua
 -- uses common/_writes.lua
 --
--- KEYS  1-14 chat (_chat.lua)
+-- KEYS  1-16 chat (_chat.lua)
 -- ARGV  1 user
 -- ARGV  2 owner who removes the user, or ''
 -- ARGV  3 request id
 -- ARGV  4 request window: ms
 -- ARGV  5 who may add the user again, if the user leaves by themselves: 1 for any member, 0 for nobody
--- Returns the token of the membership that ended ('' if it was lost), or 'no chat', 'no member', 'no remover',
+-- Returns the join number of the membership that ended ('' if it was lost), or 'no chat', 'no member', 'no remover',
 --   'no owner'
 local keys = chat_at(KEYS)
 local user, remover, request, window, again = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), ARGV[5]
@@ -89,7 +89,7 @@ if recorded then
   return recorded
 end
 local chat = read_chat(keys.newest)
-local join_id, role, token = read_listed(keys.roster, user)
+local join_id, role, number = read_listed(keys.roster, user)
 local is_listed = join_id or redis.call('ZSCORE', keys.members, user)
 if not chat and not is_listed then
   return 'no chat'
@@ -101,19 +101,20 @@ end
 if not is_listed then
   return 'no member'
 end
-token = token or ''
+number = number or ''
 local stored, list = chat and first_stored(keys.log, chat.last), restricting_list()
 -- A key of another type raises an error here, before the first write.
 check_types('HLEN', keys.mutes, keys.info)
 check_types('ZCARD', keys.members, keys.own, keys.standing, keys.typing, list)
 check_types('SCARD', keys.hidden)
+check_types('LLEN', keys.events)
 
 remove_member()
 publish_hint('m', keys.newest)
-record_answer(request, token, keys.requests, window, now)
+record_answer(request, number, keys.requests, window, now)
 if redis.call('EXISTS', keys.members, keys.roster, keys.standing) == 0 then
   delete_chat()
-  return token
+  return number
 end
 if list then
   list_user(list, now)
@@ -123,9 +124,9 @@ if chat and redis.call('EXISTS', keys.members) == 1 then
   trim_acked(keys.members, keys.log, stored, chat.last, chat.keep)
 end
 if chat then
-  add_event(keys.info, now, chat.last, is_removal and 'removed' or 'left', is_removal and remover or user, {user})
+  add_event(keys.info, keys.events, now, chat.last, is_removal and 'removed' or 'left', is_removal and remover or user, {user})
   if successor then
-    add_event(keys.info, now, chat.last, 'owner', '', {successor})
+    add_event(keys.info, keys.events, now, chat.last, 'owner', '', {successor})
   end
 end
-return token
+return number

@@ -7,7 +7,7 @@
 -- uses common/_requests.lua
 -- uses common/_time.lua
 --
--- KEYS  1-14 chat (_chat.lua)
+-- KEYS  1-16 chat (_chat.lua)
 -- ARGV  1 owner who changes the role
 -- ARGV  2 member
 -- ARGV  3 role: owner or member
@@ -37,12 +37,13 @@ if role == 'owner' and redis.call('HGET', keys.info, 'owners') == '1' then
   return 'last owner'
 end
 local chat = read_chat(keys.newest)
+redis.call('LLEN', keys.events)
 -- HINCRBY comes first: it fails before anything has changed if info has another type.
 redis.call('HINCRBY', keys.info, 'owners', new_role == 'owner' and 1 or -1)
 write_role(keys.roster, member, new_role)
 publish_hint('m', keys.info)
 record_answer(request, '1', keys.requests, window, now)
 if chat then
-  add_event(keys.info, now, chat.last, new_role, owner, {member})
+  add_event(keys.info, keys.events, now, chat.last, new_role, owner, {member})
 end
 return 1

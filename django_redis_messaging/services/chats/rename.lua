@@ -6,7 +6,7 @@
 -- uses common/_hints.lua
 -- uses common/_time.lua
 --
--- KEYS  1-8 chat (_chat.lua)
+-- KEYS  1-12 chat (_chat.lua)
 -- ARGV  1 user
 -- ARGV  2 title
 -- ARGV  3 beginning of the title, without NUL
@@ -19,9 +19,10 @@ if refusal then
   return refusal
 end
 local chat, old_title = read_chat(keys.newest), redis.call('HGET', keys.info, 'title')
+redis.call('LLEN', keys.events)
 redis.call('HSET', keys.info, 'title', title)
 publish_hint('m', keys.info)
 if chat and title ~= old_title then
-  add_event(keys.info, milliseconds(), chat.last, 'renamed', user, {}, excerpt)
+  add_event(keys.info, keys.events, milliseconds(), chat.last, 'renamed', user, {}, excerpt)
 end
 return 1

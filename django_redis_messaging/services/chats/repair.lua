@@ -5,13 +5,12 @@
 -- uses _members.lua
 -- uses common/_time.lua
 --
--- KEYS  1-14 chat (_chat.lua)
--- ARGV  1 token of the memberships that are rebuilt
--- ARGV  2 number of entries kept for scroll-back, if it was lost
+-- KEYS  1-16 chat (_chat.lua)
+-- ARGV  1 number of entries kept for scroll-back, if it was lost
 -- Returns the names of the keys that were rebuilt; or 'no chat', or 'no members' if both the members and the roster
 --   are lost: then nothing can be rebuilt
 local keys = chat_at(KEYS)
-local new_token, keep = ARGV[1], ARGV[2]
+local keep = ARGV[1]
 local FIELDS = {'created', 'title', 'open', 'owners', 'joins', 'edits'}
 
 local function is_intact(chat, values)
@@ -42,11 +41,11 @@ local function read_members(now)
   local flat = redis.call('HGETALL', keys.roster)
   for at = 1, #flat, 2 do
     local user, line = flat[at], flat[at + 1]
-    local join_id, role, _, joined_at, event = parse_line(line)
+    local join_id, role, number, joined_at, event = parse_line(line)
     if join_id then
       local one = {user = user, join_id = join_id, joined_at = tonumber(joined_at), role = role, line = line}
       one.event = event
-      one.position, positions[user], one.order = positions[user], nil, order[user]
+      one.position, positions[user], one.order = positions[user], nil, order[user] or tonumber(number)
       list[#list + 1] = one
     elseif not positions[user] then
       others[#others + 1] = user
@@ -114,13 +113,12 @@ local function write_roster(list)
     owners = owners + (one.role == 'owner' and 1 or 0)
   end
   if owners == 0 then
-    list[1].role, owners = 'owner', 1
-    list[1].token, list[1].line = list[1].line and token_of(list[1].line), nil
+    list[1].role, list[1].line, owners = 'owner', nil, 1
   end
   for _, one in ipairs(list) do
     if not one.line then
-      local role, token = one.role or 'member', one.token or new_token
-      local line = membership_line(one.event, one.join_id, one.joined_at, role, token)
+      local number = digits(one.order)
+      local line = membership_line(one.event, one.join_id, one.joined_at, one.role or 'member', number)
       line = one.position % 1 == 0.5 and SUSPENDED .. line or line
       write('roster', 'HSET', keys.roster, one.user, line)
     end
@@ -128,21 +126,32 @@ local function write_roster(list)
   return owners
 end
 
--- Returns the highest order.
-local function write_order(list, order)
-  local highest = 0
+-- Completes the join numbers: those that were lost are later than all others. Returns the highest one.
+local function complete_numbers(list, joins, us)
+  local highest = joins
   for _, one in ipairs(list) do
-    if one.order then
-      highest, order[one.user] = math.max(highest, one.order), nil
-    else
-      highest = highest + 1
-      write('standing', 'ZADD', keys.standing, highest, one.user)
+    highest = math.max(highest, one.order or 0)
+  end
+  for _, one in ipairs(list) do
+    if not one.order then
+      highest = math.max(highest + 1, us)
+      one.order = highest
     end
+  end
+  return highest
+end
+
+-- `order`: the scores of the ZSET before.
+local function write_standing(list, order)
+  for _, one in ipairs(list) do
+    if order[one.user] ~= one.order then
+      write('standing', 'ZADD', keys.standing, one.order, one.user)
+    end
+    order[one.user] = nil
   end
   for user in pairs(order) do
     write('standing', 'ZREM', keys.standing, user)
   end
-  return highest
 end
 
 local function write_info(list, values, owners, highest, now)
@@ -150,8 +159,7 @@ local function write_info(list, values, owners, highest, now)
   for _, one in ipairs(list) do
     created = math.min(created, one.joined_at)
   end
-  local joins = math.max(tonumber(values[5] or 0), highest)
-  local wanted = {values[1] or created, values[2] or '', values[3] or 0, owners, joins, values[6] or 0}
+  local wanted = {values[1] or created, values[2] or '', values[3] or 0, owners, digits(highest), values[6] or 0}
   for at, field in ipairs(FIELDS) do
     if values[at] ~= tostring(wanted[at]) then
       write('info', 'HSET', keys.info, field, wanted[at])
@@ -169,11 +177,12 @@ local now = math.floor(us / 1000)
 local list, order, others = read_members(now)
 if #list == 0 then
   local has_rest = redis.call('EXISTS', keys.newest, keys.own, keys.log, keys.standing, keys.info, keys.removed,
-    keys.opted_out) > 0
+    keys.opted_out, keys.edits, keys.events) > 0
   return has_rest and 'no members' or 'no chat'
 end
 redis.call('LLEN', keys.log)
-local event = tonumber(redis.call('HGET', keys.info, 'event') or 0)
+local stored_event = redis.call('HGET', keys.info, 'event')
+local event = tonumber(stored_event or 0)
 -- Every key has been read by now: a key of another type has raised an error before the first write.
 
 if not chat then
@@ -188,9 +197,18 @@ end
 for _, user in ipairs(others) do
   write('roster', 'HDEL', keys.roster, user)
 end
+-- What is listed by numbers goes with the number of the latest one.
+if not values[6] then
+  redis.call('UNLINK', keys.edits)
+end
+if not stored_event then
+  redis.call('UNLINK', keys.events)
+end
 local latest = complete_events(list, event)
+local highest = complete_numbers(list, tonumber(values[5] or 0), us)
 local owners = write_roster(list)
-write_info(list, values, owners, write_order(list, order), now)
+write_standing(list, order)
+write_info(list, values, owners, highest, now)
 if latest > event then
   write('info', 'HSET', keys.info, 'event', latest)
 end

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -48,11 +47,7 @@ class ChatRepair(Service):
         if users is not None and not (yield from self._has_any(users)):
             return None
         keys = self._keys
-        reply = yield Script(
-            "chats/repair",
-            keys.all_keys,
-            (os.urandom(8).hex(), conf.current().CHAT_KEEP_LAST),
-        )
+        reply = yield Script("chats/repair", keys.all_keys, [conf.current().CHAT_KEEP_LAST])
         if reply == b"no chat":
             return None
         rebuilt = [part.decode() for part in checked_reply(reply, self.id)]
@@ -67,7 +62,7 @@ class ChatRepair(Service):
         return any(value is not None for value in (*lines, *positions))
 
     def _restore_entries(self, users: Sequence[str] | None) -> Steps[int]:
-        """Write entries that are missing, or that name another membership; returns their number."""
+        """Write entries that are missing, or that name an earlier membership; returns their number."""
         memberships = yield from self._read_memberships(users)
         yield from self._restore_hidden([user for user, _ in memberships])
         restored = 0
@@ -76,8 +71,8 @@ class ChatRepair(Service):
             found = yield [Command("HGET", index, self.id, reads=True) for index in indexes]
             lost = [
                 user
-                for (user, token), entry in zip(page, found, strict=True)
-                if entry is None or _membership(entry) not in ("", token)
+                for (user, number), entry in zip(page, found, strict=True)
+                if entry is None or 0 < int(entry.split(b" ")[0]) < number
             ]
             if lost:
                 restored += yield from self._write_entries(lost)
@@ -92,23 +87,26 @@ class ChatRepair(Service):
             if hiding:
                 yield [hiding_step(self._keys, user, hides=True) for user in hiding]
 
-    def _read_memberships(self, users: Sequence[str] | None) -> Steps[list[tuple[str, str]]]:
-        """The members, or those among `users`, with the tokens of their memberships."""
+    def _read_memberships(self, users: Sequence[str] | None) -> Steps[list[tuple[str, int]]]:
+        """The members, or those among `users`, with the join numbers of their memberships."""
         if users is None:
             flat = yield Command("HGETALL", self._keys.roster, reads=True)
-            return [(user.decode(), _token(line)) for user, line in batched(flat, 2)]
+            return [(user.decode(), _join_number(line)) for user, line in batched(flat, 2)]
         lines = yield Command("HMGET", self._keys.roster, *users, reads=True)
-        return [(user, _token(line)) for user, line in zip(users, lines, strict=True) if line is not None]
+        return [
+            (user, _join_number(line)) for user, line in zip(users, lines, strict=True) if line is not None
+        ]
 
     def _write_entries(self, users: Sequence[str]) -> Steps[int]:
         """Write the entries as a joining does, so that they are right even if members leave meanwhile."""
-        joining = Joining(self._prefix, self.id, os.urandom(8).hex(), asker="")
+        joining = Joining(self._prefix, self.id, asker="")
         yield [joining.reservation(user, max_chats=_NO_LIMIT, person="", is_own=True) for user in users]
         newest, lines = yield [
             Command("GET", self._keys.newest, reads=True),
             Command("HMGET", self._keys.roster, *users, reads=True),
         ]
-        current = [(user, _token(line)) for user, line in zip(users, lines, strict=True) if newest and line]
+        pairs = zip(users, lines, strict=True)
+        current = [(user, _join_number(line)) for user, line in pairs if newest and line]
         members = dict(current)
         epoch = values.epoch_of(newest) if newest else 0
         yield from joining.confirm(current, epoch, dict.fromkeys(members, False))
@@ -116,11 +114,6 @@ class ChatRepair(Service):
         return len(current)
 
 
-def _token(line: bytes) -> str:
-    """The token of a membership, in a line of the roster."""
-    return line.decode().rpartition(" ")[2]
-
-
-def _membership(entry: bytes) -> str:
-    """The token of the membership that an index entry names; '' if it names only joinings."""
-    return entry.split(b" ")[0].partition(b"?")[0].decode()
+def _join_number(line: bytes) -> int:
+    """The join number of a membership, in a line of the roster."""
+    return int(line.rpartition(b" ")[2])

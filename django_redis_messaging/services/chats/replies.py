@@ -262,7 +262,7 @@ def _shared(chat_id: str, reply: _Reply) -> dict[str, Any]:
         "last_sender": encoding.loads_all([reply.last_sender])[0] if reply.last_sender else "",
         "typists": [member.decode() for member in reply.typists],
         "event": reply.event,
-        "events": make_events(reply.events),
+        "events": make_events(reply.event, reply.events),
     }
 
 

@@ -20,10 +20,10 @@ if not chat or not score or score % 1 ~= 0.5 then
 end
 move_position(keys.members, keys.own, user, chat.last + 0.25)
 if line then
-  local join_id, role, token, joined_at = parse_line(line)
+  local join_id, role, number, joined_at = parse_line(line)
   local _, first_join_id, first_joined_at = before_block(line)
   local before = {'unblocked', math.floor(score), first_join_id or join_id, first_joined_at or joined_at}
-  local resumed = membership_line(event, chat.last, milliseconds(), role, token)
+  local resumed = membership_line(event, chat.last, milliseconds(), role, number)
   redis.call('HSET', keys.roster, user, table.concat(before, ':') .. ' ' .. resumed)
 end
 publish_hint('a', keys.members, user)

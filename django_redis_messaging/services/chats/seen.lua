@@ -5,7 +5,7 @@
 -- uses _chat.lua
 -- uses _members.lua
 --
--- KEYS  1-10 chat (_chat.lua)
+-- KEYS  1-12 chat (_chat.lua)
 -- ARGV  1 id
 -- ARGV  2 maximum number of members
 -- ARGV  3 position of the member at which the previous page ended, or ''

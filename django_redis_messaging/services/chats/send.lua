@@ -38,7 +38,7 @@ if not before then
   return 'no chat'
 end
 -- As text, as far as possible: Lua converts numbers slowly.
-local last, _, latest, epoch, keep, total, mark = string.match(before, NEWEST)
+local last, _, latest, epoch, keep, total, expires = string.match(before, NEWEST)
 last = tonumber(last)
 local position = read_position(members, sender)
 if not position then
@@ -123,7 +123,7 @@ if is_typing then
   redis.call('ZREM', typing, sender)
 end
 redis.call('SET', newest, value)
-set_expiry(log, mark, ms, max_age)
+set_expiry(log, expires, ms, max_age)
 local stored = id - length + 1
 local first = stored
 if max_age > 0 or length > max_length or total + size > max_bytes then

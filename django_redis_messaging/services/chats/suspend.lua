@@ -5,7 +5,7 @@
 -- uses _members.lua
 -- uses common/_hints.lua
 --
--- KEYS  1-10 chat (_chat.lua)
+-- KEYS  1-12 chat (_chat.lua)
 -- ARGV  1 user
 -- Returns 1, or 0 if the user is not a member, or is suspended already
 local keys = chat_at(KEYS)

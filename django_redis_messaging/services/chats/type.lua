@@ -5,7 +5,7 @@
 -- uses common/_hints.lua
 -- uses common/_time.lua
 --
--- KEYS  1-10 chat (_chat.lua)
+-- KEYS  1-12 chat (_chat.lua)
 -- ARGV  1 user
 -- ARGV  2 how long the user counts as typing: ms
 -- ARGV  3 maximum number of members of a chat with typing indicators

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import os
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 from ... import conf
 from ...core import encoding
-from ...core.commands import batched
 from ...errors import LimitExceeded
 from ..common import arguments
 from ..common.arguments import to_datetime
@@ -24,8 +23,6 @@ EventKind = Literal["joined", "added", "left", "removed", "renamed", "owner", "m
 
 #: characters of a title in an event
 MAX_TITLE = 100
-#: values of an event: see _info.lua
-_VALUES = 10
 #: the quotes of a string: bytes
 _QUOTES = 2
 #: bytes of UTF-8
@@ -285,23 +282,23 @@ class Names(list[str]):
         self.has_more = has_more
 
 
-def make_events(values: Sequence[bytes]) -> list[ChatEvent]:
-    """Make events of their stored values."""
-    return [_make_event([value.decode() for value in event]) for event in batched(values, _VALUES)]
+def make_events(latest: int, entries: list[bytes]) -> list[ChatEvent]:
+    """Make events of the last entries of their list; `latest` is the number of the last one."""
+    first = latest - len(entries) + 1
+    return [_make_event(number, *entry) for number, entry in enumerate(encoding.loads_all(entries), first)]
 
 
-def _make_event(values: Sequence[str]) -> ChatEvent:
-    number, ms, after_id, kind, actor, title, count, *users = values
+def _make_event(number: int, ms: int, after_id: int, kind: EventKind, actor: str, *rest: Any) -> ChatEvent:
+    """Make an event of its entry: see _info.lua."""
+    title, users, count = "", list(rest or [actor]), len(rest) or 1
+    if kind == "renamed":
+        title, users, count = rest[0], [], 0
+    elif type(users[-1]) is int:
+        count = users.pop()
     return ChatEvent(
-        number=int(number),
-        kind=cast(EventKind, kind),
-        at=to_datetime(int(ms)),
-        after_id=int(after_id),
-        actor=actor,
-        users=[user for user in users if user],
-        count=int(count),
-        title=title,
-    )
+        number=number, kind=kind, at=to_datetime(ms), after_id=after_id,
+        actor=actor, users=users, count=count, title=title,
+    )  # fmt: skip
 
 
 def limits() -> tuple[int, int, int]:

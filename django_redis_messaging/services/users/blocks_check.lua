@@ -4,7 +4,7 @@
 -- uses _user.lua
 -- uses common/_hints.lua
 --
--- KEYS  1-4 user (_user.lua)
+-- KEYS  1-5 user (_user.lua)
 -- ARGV  1 other user
 -- Returns 1 or 0
 local keys = user_at(KEYS)

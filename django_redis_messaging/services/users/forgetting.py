@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from ...core.commands import batched
 from ...core.encoding import name
 from ...core.operations import Command, Script, Service, Steps, asynchronous, operation
@@ -40,12 +38,12 @@ class _UserRemoval(Service):
     def __init__(self, user: str, *, using: str | None = None) -> None:
         super().__init__(using=using)
         self.user = name(user, "user")
-        self._index = UserKeys(self._prefix, user).chats
+        self._keys = UserKeys(self._prefix, user)
 
     @operation
     def run(self) -> Steps[None]:
         """Remove everything. If interrupted, it can be run again."""
-        entries = yield Command("HGETALL", self._index, reads=True)
+        entries = yield Command("HGETALL", self._keys.chats, reads=True)
         for page in batched(batched(entries, 2), _PIPELINE_SIZE):
             yield from self._leave_chats([(chat.decode(), entry.split(b" ")[0]) for chat, entry in page])
         yield from forget_contacts(self._prefix, self.user)
@@ -58,25 +56,21 @@ class _UserRemoval(Service):
     arun = asynchronous(run)
 
     def _leave_chats(self, entries: list[tuple[str, bytes]]) -> Steps[None]:
-        """End the memberships, and remove the (chat, token) entries: those of joinings only if they are old,
-        because the user may become a member after the first step."""
+        """End the memberships, and remove the entries, given with their numbers; not those of joinings in
+        progress, because the user may become a member after the first step."""
         replies = yield [self._leave(chat) for chat, _ in entries]
-        ended, joinings = [], []
-        for (chat, token), reply in zip(entries, replies, strict=True):
-            membership, mark, joining = token.partition(b"?")
-            if reply not in NO_MEMBERSHIP:
-                membership = reply or membership
-            if membership:
-                ended.append((chat, membership))
-            if mark:
-                joinings.append((chat, mark + joining))
-        yield [self._remove_entries(0, ended), self._remove_entries(grace(), joinings)]
+        ended: list[str | bytes] = []
+        others: list[str | bytes] = []
+        for (chat, number), reply in zip(entries, replies, strict=True):
+            if reply and reply not in NO_MEMBERSHIP:
+                ended += [chat, reply]
+            else:
+                others += [chat, number]
+        yield [
+            Script("chats/inbox_leave", self._keys.index, ended),
+            Script("chats/inbox_prune", self._keys.index, [grace(), *others]),
+        ]
 
     def _leave(self, chat_id: str) -> Script:
         keys = ChatKeys(self._prefix, chat_id).all_keys
         return Script("chats/leave", keys, (self.user, "", request(None), window(), 1))
-
-    def _remove_entries(self, min_age: int, entries: Iterable[tuple[str, bytes]]) -> Script:
-        return Script(
-            "chats/inbox_leave", [self._index], (min_age, *(part for entry in entries for part in entry))
-        )

@@ -15,12 +15,18 @@ class UserKeys:
 
     @property
     def chats(self) -> str:
-        """HASH chat id → "token, written at (ms), seen": an index of the user's chats. The rosters of the
-        chats are authoritative. The token names the membership, and after a "?" the joining in progress: see
-        _user.lua. `seen` is what the user has seen of the chat: see chats/_positions.lua. Leaving, and a
+        """HASH chat id → "join number, what the user has seen of the chat": an index of the user's chats. The
+        rosters of the chats are authoritative. The number is not positive while the user becomes a member:
+        see _user.lua. What was seen is a value of the chat's newest: see chats/_positions.lua. Leaving, and a
         joining that is refused, remove the entry; a read of the inbox removes it if the user is not a
         member."""
         return self.tag + ":chats"
+
+    @property
+    def joining(self) -> str:
+        """ZSET "chat id token" → ms at which this joining began: those in progress. Expires three
+        COMMAND_DEADLINEs after the last one."""
+        return self.tag + ":joining"
 
     @property
     def blocks(self) -> str:
@@ -51,9 +57,14 @@ class UserKeys:
         return self.tag + ":choices"
 
     @property
-    def joining(self) -> tuple[str, ...]:
+    def index(self) -> tuple[str, ...]:
+        """The first keys, for the index of chats."""
+        return (self.chats, self.joining)
+
+    @property
+    def joining_keys(self) -> tuple[str, ...]:
         """The keys for joining chats and for direct chats, in the order of user_at() in _user.lua."""
-        return (self.chats, self.blocks, self.declined, self.choices)
+        return (*self.index, self.blocks, self.declined, self.choices)
 
     @property
     def contacts(self) -> str:
