@@ -13,6 +13,8 @@ import { readFileSync } from "node:fs";
 import net from "node:net";
 import path from "node:path";
 
+// The version of the key layout, as in core/encoding.py.
+const FORMAT = 1;
 // How long the app keeps the head of an idle channel: ms.
 const IDLE_TTL = 7 * 86_400_000;
 // Characters that are percent-encoded in a key.
@@ -134,7 +136,7 @@ export class Publisher {
     if (text === undefined) throw new TypeError("The payload can't be written as JSON.");
     if (Buffer.byteLength(text) > maxBytes) throw new RangeError(`The payload has more than ${maxBytes} bytes.`);
     await this.#connect();
-    const tag = `${prefix}:1:{broadcast:${encodeName(channel)}}`;
+    const tag = `${prefix}:${FORMAT}:{broadcast:${encodeName(channel)}}`;
     const key = (number) => `${tag}:${this.bucket}x${this.bucketCount}:${number % this.bucketCount}`;
     const keys = ["head", "requests:0", "requests:1", "bell", "waiting"].map((name) => `${tag}:${name}`);
     const limits = [requestWindow, this.bucket, retention, maxLength, this.idleTtl];

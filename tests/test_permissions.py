@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from django_redis_messaging.core.encoding import FORMAT
+
 from .support import permissions
 from .support.services import STORIES, Call, awaiting, blocking, tasks
 
@@ -20,7 +22,7 @@ def test_the_line_lists_what_is_sent_and_nothing_else() -> None:
     assert permissions.commands(more) - permissions.sent() <= {"CLIENT"}, "not needed"
     assert not listed & permissions.commands(more)
     assert len(permissions.additions()) == 9
-    assert rules[:3] == ["~PREFIX:1:*", "resetchannels", "-@all"]
+    assert rules[:3] == [f"~PREFIX:{FORMAT}:*", "resetchannels", "-@all"]
     assert rules[3:] == sorted(f"+{command.lower()}" for command in listed)
 
 
@@ -35,10 +37,11 @@ async def test_each_service_runs_with_it(
 
 
 def test_it_permits_nothing_else(messaging_alias: str, own_prefix: str) -> None:
-    foreign = [f"{own_prefix}:other", f"{own_prefix}:10:x", f"{own_prefix}x:1:x", f"{own_prefix}:b:1:x"]
+    others = (":other", f":{FORMAT}0:x", f"x:{FORMAT}:x", f":b:{FORMAT}:x")
+    foreign = [own_prefix + other for other in others]
     with permissions.limited(messaging_alias, own_prefix) as admin:
         dry_run = ("ACL", "DRYRUN", permissions.USER)
-        assert admin.execute_command(*dry_run, "GET", f"{own_prefix}:1:x") in (b"OK", True)
+        assert admin.execute_command(*dry_run, "GET", f"{own_prefix}:{FORMAT}:x") in (b"OK", True)
         refused = [("GET", key) for key in foreign]
         refused += [
             ("KEYS", "*"),

@@ -132,7 +132,7 @@ class TestKeys:
         for kind, name in itertools.product(BUILDERS, sorted({one, other})):
             found = built("site", kind, name)
             assert len({key_slot(key.encode()) for key in found}) == 1
-            assert all(key.startswith("site:1:{") for key in found)
+            assert all(key.startswith(f"site:{encoding.FORMAT}:{{") for key in found)
             assert all(key.count("{") == key.count("}") == 1 for key in found)
             every += found
         assert len(every) == len(set(every))
@@ -152,7 +152,7 @@ class TestKeys:
         else:
             made = LockKeys("site", one)
             assert {key_slot(key.encode()) for key in made.with_ring} == {key_slot(one.encode())}
-            assert all(key.startswith("site:1:{") for key in made.with_ring[1:])
+            assert all(key.startswith(f"site:{encoding.FORMAT}:{{") for key in made.with_ring[1:])
         first, second = (LockKeys("site", key) for key in (one, other))
         assert (first.fence == second.fence) == (one == other)
 

@@ -15,6 +15,7 @@ from django_redis_messaging import MessagingError, Unavailable, deadline
 from django_redis_messaging.core import clients, pool
 from django_redis_messaging.core.commands import Hint
 from django_redis_messaging.core.connection import Address, BlockingConnection
+from django_redis_messaging.core.encoding import FORMAT
 from django_redis_messaging.core.operations import Listen, PopHint, Service, Steps, asynchronous, operation
 from django_redis_messaging.core.pool import ENDED, PendingWait, PendingWaits
 from django_redis_messaging.core.topology import Router
@@ -260,7 +261,7 @@ class Streams(Service):
     """Waits for streams in one slot."""
 
     def key(self, number: int) -> str:
-        return f"{self._prefix}:1:{{streams}}:{number}"
+        return f"{self._prefix}:{FORMAT}:{{streams}}:{number}"
 
     @operation
     def listen(self, number: int, seconds: float = LONG, match: bytes | None = None) -> Steps[bool]:
@@ -371,14 +372,14 @@ class TestStreams:
         client.endpoint.router = Router()
 
         async def listen(name: str) -> object:
-            step = Listen(f"{prefix}:1:{{{name}}}", 0, seconds=LONG)
+            step = Listen(f"{prefix}:{FORMAT}:{{{name}}}", 0, seconds=LONG)
             while (found := await client.execute(step)) is None:  # there is one connection for three slots
                 pass
             return found
 
         tasks = await self.waiting([listen(name) for name in names])
         for name in names:
-            cluster.clients[0].xadd(f"{prefix}:1:{{{name}}}", {"a": 1}, id="1-0")
+            cluster.clients[0].xadd(f"{prefix}:{FORMAT}:{{{name}}}", {"a": 1}, id="1-0")
         async with asyncio.timeout(LONG):
             await asyncio.gather(*tasks)
         assert type(client.endpoint.router) is Router

@@ -22,6 +22,7 @@ from django.core.management import CommandError
 from django.test import override_settings
 
 from django_redis_messaging import Aggregator, File, FileChannel, FileStats, LeaseLost, Unavailable, conf
+from django_redis_messaging.core.encoding import FORMAT
 from django_redis_messaging.devserver.server import EmbeddedServer
 from django_redis_messaging.management.commands import consume_files, publish_files
 from django_redis_messaging.management.commands.publish_files import Watch
@@ -538,7 +539,7 @@ class TestAdministration:
         assert (files(), rows()) == ("There are no file channels.\n", [])
         channel("b: {x}", 2)
         logs = channel("a", ["one", "two"])
-        server().set(f"{conf.prefix()}:1:{{file:a}}:state", "x")  # another key
+        server().set(f"{conf.prefix()}:{FORMAT}:{{file:a}}:state", "x")  # another key
         before = datetime.now(UTC)
         with closing(logs.consume("two")) as consumed:
             next(consumed).ack()

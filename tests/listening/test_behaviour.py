@@ -11,6 +11,7 @@ import pytest
 from pytest_django import Settings
 
 from django_redis_messaging import Expiry, conf, handlers, on_key_event
+from django_redis_messaging.core.encoding import FORMAT
 from django_redis_messaging.services.jobs.threads import EventLoop
 from django_redis_messaging.services.listening.listener import Dispatcher, DispatchLock, dispatch_key
 
@@ -274,4 +275,4 @@ def test_closed_dispatcher_calls_waiting_handlers() -> None:
     made.end()
     assert made.ended(5)
     assert len(received) == 5
-    assert dispatch_key("p", "n:1") == "p:1:{listener:nodes}:n%3A1"
+    assert dispatch_key("p", "n:1") == f"p:{FORMAT}:{{listener:nodes}}:n%3A1"

@@ -19,6 +19,7 @@ from django.test import override_settings
 from django_redis_messaging import ConfigurationError, Expiry, conf, handlers, on_expiry, on_key_event
 from django_redis_messaging.checks.servers import check_flags
 from django_redis_messaging.checks.settings import check_handlers
+from django_redis_messaging.core.encoding import FORMAT
 from django_redis_messaging.services.jobs.engine import Outcome
 from tests.support.engines import timers
 from tests.support.listeners import NOTIFY, Received, claim_due
@@ -139,7 +140,7 @@ class TestChecks:
         assert check_handlers() == []
 
     def test_own_keys_are_reported(self) -> None:
-        on_key_event(f"{conf.prefix()}:1:{{chat:*")(Received.__call__)
+        on_key_event(f"{conf.prefix()}:{FORMAT}:{{chat:*")(Received.__call__)
         [message] = check_handlers()
         assert message.id == "messaging.W009"
         assert "tests.support.listeners.Received.__call__ is never called" in message.msg

@@ -29,7 +29,7 @@ from django_redis_messaging import (
 )
 from django_redis_messaging.services.common import waiters as queues
 from django_redis_messaging.services.locks import lock as locks
-from django_redis_messaging.services.locks.lock import LockKeys
+from django_redis_messaging.services.locks.lock import LockKeys, lock_key
 
 from ..conftest import Call
 from ..support.leases import join, lose, until_async, waiters
@@ -60,7 +60,7 @@ class TestOne:
     async def test_it_is_held_once_until_its_release(self, call: Call) -> None:
         one, other = Lock("door", timeout=timedelta(seconds=7)), Lock("door")
         assert await call(one, "acquire", token="mine")
-        assert one.key == f"{conf.prefix()}:1:{{lock:door}}"
+        assert one.key == lock_key(conf.prefix(), "door")
         assert server().get(one.key) == b"mine"
         assert 6000 < ttl(one) <= 7000
         assert not await call(other, "acquire", blocking=False)

@@ -31,6 +31,7 @@ from django_redis_messaging import (
     conf,
 )
 from django_redis_messaging.core import clients
+from django_redis_messaging.core.encoding import FORMAT
 from django_redis_messaging.devserver.server import EmbeddedServer
 from django_redis_messaging.services.locks.lock import LockKeys
 
@@ -298,7 +299,7 @@ class TestKilled:
     def test_one_holder_at_a_time(self, stage: Stage, all_at_once: Cast, raw: redis.Redis) -> None:
         each = 500 if LONG else 80
         found = all_at_once(stage, [(lock_processes.count_up, (stage.url, "door", each))] * PROCESSES)
-        assert int(raw.get(f"{conf.prefix()}:1:number") or 0) == PROCESSES * each
+        assert int(raw.get(f"{conf.prefix()}:{FORMAT}:number") or 0) == PROCESSES * each
         assert all(fences == sorted(fences) for fences in found)
         assert len({fence for fences in found for fence in fences}) == PROCESSES * each
 
@@ -435,7 +436,7 @@ class Contest:
     def __init__(self, stage: Stage, raw: redis.Redis, mistake: Plant | None = None) -> None:
         self._stage, self._raw, self._mistake = stage, raw, mistake
         self._keys = LockKeys(conf.prefix(), Lock("door").key)
-        self._drawn = f"{conf.prefix()}:1:fences"
+        self._drawn = f"{conf.prefix()}:{FORMAT}:fences"
         self._renewing = itertools.cycle([False, True])
         self._running: list[BaseProcess] = []
         self._holder, self._since, self._fence = "", 0.0, 0

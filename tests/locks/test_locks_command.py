@@ -13,6 +13,7 @@ from django.core.management import CommandError
 from django.test import override_settings
 
 from django_redis_messaging import Lock, LockNotOwnedError, Semaphore, conf
+from django_redis_messaging.core.encoding import FORMAT
 from django_redis_messaging.devserver.server import EmbeddedServer
 
 from ..support.leases import waiters
@@ -34,7 +35,7 @@ def rows(*arguments: str) -> Any:
 def test_nothing_is_held() -> None:
     with Lock("nightly"):
         pass
-    server().set(f"{conf.prefix()}:1:{{chat:7}}:fence", "1 - x")  # of something else
+    server().set(f"{conf.prefix()}:{FORMAT}:{{chat:7}}:fence", "1 - x")  # of something else
     assert output_of() == "No locks are held, and no semaphores are in use.\n"
     assert rows() == {"locks": [], "semaphores": []}
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from django_redis_messaging.core.commands import Hint
+from django_redis_messaging.core.encoding import tag
 from django_redis_messaging.core.operations import (
     Command,
     Fan,
@@ -53,7 +54,7 @@ class Things(Service):
     """Counters, each in its own slot, all with one prefix."""
 
     def key(self, name: str) -> str:
-        return f"{self._prefix}:1:{{thing:{name}}}:n"
+        return f"{tag(self._prefix, 'thing', name)}:n"
 
     @operation
     def add(self, name: str, n: int = 1, *, once: bool = False) -> Steps[int]:

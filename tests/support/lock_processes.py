@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import redis
 
 from django_redis_messaging import Lock, LockNotOwnedError, conf
+from django_redis_messaging.core.encoding import FORMAT
 
 from . import child_processes
 
@@ -38,7 +39,7 @@ return 1
 
 def count_up(url: str, name: str, times: int) -> list[int]:
     """Read a number and write the next one, which no other process may do in between; the fences."""
-    fences, key = [], f"{conf.prefix()}:1:number"
+    fences, key = [], f"{conf.prefix()}:{FORMAT}:number"
     with redis.Redis.from_url(url) as client:
         for _ in range(times):
             with Lock(name) as lock:
@@ -52,13 +53,13 @@ def write_late(url: str, prefix: str) -> int:
     """Acquire the lock and write to the resource, possibly after the lease has ended; the number of accepted
     writes."""
     taken, lock = 0, Lock("resource", timeout=LEASE)
-    names = [f"{prefix}:1:{part}" for part in ("newest", "came", "taken")]
+    names = [f"{prefix}:{FORMAT}:{part}" for part in ("newest", "came", "taken")]
     with redis.Redis.from_url(url) as client:
         write, who = client.register_script(WRITE), os.getpid()
-        client.sadd(f"{prefix}:1:pids", who)
-        while not client.exists(f"{prefix}:1:over"):
+        client.sadd(f"{prefix}:{FORMAT}:pids", who)
+        while not client.exists(f"{prefix}:{FORMAT}:over"):
             lock.acquire()
-            client.set(f"{prefix}:1:holder", who)
+            client.set(f"{prefix}:{FORMAT}:holder", who)
             time.sleep(0.002)  # the work: the process is stopped here
             taken += write(names, [lock.fence, who])
             with suppress(LockNotOwnedError):
@@ -87,7 +88,7 @@ def work_until_killed(stage: child_processes.Stage, renew: bool, mistake: Plant 
 
         planted(mistake, MonkeyPatch())
     lock, chance = Lock("door", timeout=SHORT_LEASE, renew=renew), random.Random(os.getpid())
-    fences = f"{conf.prefix()}:1:fences"
+    fences = f"{conf.prefix()}:{FORMAT}:fences"
     with redis.Redis.from_url(stage.url) as client:
         for number in itertools.count():
             lock.acquire(token=f"{os.getpid()} {number}")

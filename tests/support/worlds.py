@@ -9,6 +9,7 @@ from django.conf import settings as site_settings
 
 from django_redis_messaging import conf
 from django_redis_messaging.core import commands
+from django_redis_messaging.core.encoding import FORMAT
 from django_redis_messaging.services.listening import listener
 from tests.support.pytest_hooks import FURTHER, LIMITED
 
@@ -122,7 +123,7 @@ def limited_user(
     features = ["Redis Cluster"] if server_kind == "cluster" else []
     features += [feature for feature, modules in FEATURES.items() if module_of(request) in modules]
     rules = [rule for feature in features for rule in more[feature]]
-    rules.append(f"~{own_prefix}:*:1:*")  # tenants
+    rules.append(f"~{own_prefix}:*:{FORMAT}:*")  # tenants
     if module_of(request) in WITH_LOCK_KEYS:
         rules += [f"~*{own_prefix}*", *(f"~{{{name}}}:*" for name in ("shop", "k", "door"))]
     with permissions.limited(messaging_alias, own_prefix, *rules):

@@ -21,7 +21,7 @@ from django.utils import autoreload
 from pytest import CaptureFixture, LogCaptureFixture, MonkeyPatch
 from pytest_django import DjangoDbBlocker, Settings
 
-from django_redis_messaging import ConfigurationError, DelayQueue, Expired, Expiry, handlers, on_expiry
+from django_redis_messaging import ConfigurationError, DelayQueue, Expired, Expiry, conf, handlers, on_expiry
 from django_redis_messaging.devserver.server import EmbeddedServer
 from django_redis_messaging.management import loops
 from django_redis_messaging.management.loops import LoopGroup, chosen_backend, chosen_queues
@@ -201,7 +201,7 @@ def test_all_three_loops_run_and_drain_at_the_first_signal(start: Start, tmp_pat
     line = process.stdout.readline()
     assert line.startswith("Running worker ")
     assert line.endswith(" of default, other; poller; listener of timers of order. Ctrl-C ends it.\n")
-    mail = JobKeys(keys().tag.partition(":1:")[0], "queue", "mail").queue("jobs")
+    mail = JobKeys(conf.prefix(), "queue", "mail").queue("jobs")
     until(lambda: server().zcard(mail.ready) == 1)
     Expiry("order").start("17", 0.01, {"marker": str(fired), "seconds": 0.5})
     result = jobs.pid_after.enqueue(str(begun), 0.5)

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 import redis
 
+from django_redis_messaging.core.encoding import FORMAT
 from django_redis_messaging.devserver.cluster import EmbeddedCluster
 from django_redis_messaging.devserver.server import EmbeddedServer
 
@@ -258,12 +259,12 @@ class TestData:
         database = tmp_path / "db.sqlite3"
         database.write_text("not a database")
         with EmbeddedServer() as server, server.client() as client:
-            others = {b"demo:others", b"demo:10:x", b"demonstration:1:x", b"demo"}
-            ours = [f"demo:1:{{chat:x{number}}}" for number in range(1500)]
+            others = {b"demo:others", b"demo:10:x", f"demonstration:{FORMAT}:x".encode(), b"demo"}
+            ours = [f"demo:{FORMAT}:{{chat:x{number}}}" for number in range(1500)]
             client.mset(dict.fromkeys([*others, *ours], "1"))
             asked = start("--fresh", env={"REDIS_URL": server.url})
             assert asked.ended() == 1
-            assert "and 1500 keys demo:1:* in Redis? [y/N]" in asked.output
+            assert f"and 1500 keys demo:{FORMAT}:* in Redis? [y/N]" in asked.output
             assert "Nothing was removed" in asked.output and client.dbsize() == 1504
             assert database.read_text() == "not a database"
 
@@ -298,7 +299,7 @@ class TestData:
             kept = []
             for node in again.nodes:
                 with node.client() as client:
-                    kept += client.keys("demo:1:{chat:demo-lunch}*")
+                    kept += client.keys(f"demo:{FORMAT}:{{chat:demo-lunch}}*")
         assert kept, "the next demo has its chats"
         assert "Traceback" not in demo.output
 

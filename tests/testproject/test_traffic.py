@@ -17,6 +17,7 @@ import pytest
 import redis
 
 from django_redis_messaging import ConfigurationError, Countries
+from django_redis_messaging.services.aggregates.aggregator import AggregateKeys
 
 from ..support.demo import Browser, Demo
 from ..support.processes import ROOT
@@ -173,7 +174,7 @@ def test_a_demo_that_was_killed_counts_each_line_once(start: Callable[..., Demo]
     thread = threading.Thread(target=publish)
     thread.start()
     with redis.Redis(unix_socket_path=str(tmp_path / "redis" / "server.sock")) as client:
-        until(lambda: client.exists("demo:1:{aggregate:visits}:markers"))  # written by the first flush
+        until(lambda: client.exists(AggregateKeys("demo", "visits").markers))  # written by the first flush
     demo.stop(signal.SIGKILL)
     thread.join()
 

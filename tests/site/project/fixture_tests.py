@@ -10,6 +10,7 @@ from django.test import SimpleTestCase, override_settings
 from django_redis import get_redis_connection
 
 from django_redis_messaging import Chat, DelayQueue, Inbox, Lock, conf
+from django_redis_messaging.core.encoding import FORMAT
 from django_redis_messaging.devserver.server import EmbeddedServer
 
 IS_CONFIGURED = "IS_CONFIGURED" in os.environ
@@ -82,7 +83,7 @@ def test_prefix_of_a_test_with_settings(messaging_prefix: str, settings: Any) ->
         create()
     create()
     keys = get_redis_connection("messaging").keys()
-    assert {key.decode().rpartition(":1:")[0] for key in keys} == {
+    assert {key.decode().rpartition(f":{FORMAT}:")[0] for key in keys} == {
         messaging_prefix,
         f"{messaging_prefix}:tenant",
     }

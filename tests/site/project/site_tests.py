@@ -30,6 +30,7 @@ from django_redis_messaging import (
     conf,
     notify,
 )
+from django_redis_messaging.core.encoding import FORMAT
 from django_redis_messaging.core.topology import endpoint
 from django_redis_messaging.devserver.server import EmbeddedServer
 from django_redis_messaging.testing import MessagingTestMixin
@@ -150,7 +151,7 @@ class Settings(SimpleTestCase):
     @unittest.skipUnless(CONFIGURED, "see the one before")
     def test_objects_of_before_are_refused(self) -> None:
         early = apps.get_app_config("early")
-        with self.assertRaisesMessage(ConfigurationError, "must not use the key 'site:1:{"):
+        with self.assertRaisesMessage(ConfigurationError, f"must not use the key 'site:{FORMAT}:{{"):
             early.queue.push("late")
         with self.assertRaisesMessage(ConfigurationError, "must not use the key 'nightly' of the site"):
             Lock("nightly", key="nightly").acquire()
