@@ -18,6 +18,7 @@ PACKAGES = {
     "msgfmt": "gettext",
     "node": "nodejs",
     "openssl": "openssl",
+    "redis-cli": "redis-tools",
     "redis-server": "redis-server",
 }
 #: where to look for what is not on the PATH; the newest version counts

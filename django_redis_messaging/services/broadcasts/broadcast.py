@@ -71,8 +71,8 @@ class BroadcastKeys:
 
     @property
     def requests(self) -> list[str]:
-        """Two HASHes request id → first reply, used in turn for one window each; each expires when its turn
-        comes again."""
+        """HASH request id → first reply: two keys, used in turn for one window each. Each expires when its
+        turn comes again."""
         return [self.tag + ":requests:0", self.tag + ":requests:1"]
 
     @property
@@ -88,8 +88,9 @@ class BroadcastKeys:
 
     @property
     def buckets(self) -> list[str]:
-        """LISTs of events in order, as JSON arrays [id, µs, µs of the previous event, payload]. Each expires
-        `retention` after the end of its bucket. Other settings use other keys."""
+        """LIST of the events of a bucket, in order, as JSON arrays [id, µs, µs of the previous event,
+        payload]. Their names have the length of a bucket (ms) and the number of buckets. Each
+        expires `retention` after the end of its bucket."""
         return list(_ring(self.tag, self._bucket, self._count))
 
     @functools.cached_property

@@ -122,8 +122,8 @@ class ChatKeys:
 
     @property
     def requests(self) -> list[str]:
-        """Two HASHes request id → first answer, used by turns, for one window each. Each expires before its
-        next turn."""
+        """HASH request id → first answer: two keys, used by turns, for one window each. Each expires before
+        its next turn."""
         return [self.tag + ":requests:0", self.tag + ":requests:1"]
 
     @functools.cached_property

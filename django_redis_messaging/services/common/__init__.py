@@ -1,0 +1,1 @@
+"""What several services use: rates, waiting, leases, and probes of the server."""

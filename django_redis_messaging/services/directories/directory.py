@@ -73,7 +73,7 @@ def directories_key(prefix: str) -> str:
 
 
 def indexing_key(prefix: str) -> str:
-    """HASH with the progress of sync_directory: "run" (its number), and during a run "only" (the requested
+    """HASH of the progress of sync_directory: "run" (its number), and during a run "only" (the requested
     directories), "after" ("=" plus the last primary key that is done), "done" (users), "at" (ms). Never
     expires; of constant size between runs."""
     return f"{directories_key(prefix)}:indexing"

@@ -84,7 +84,8 @@ def file_name(channel: str, file_id: int) -> str:
 
 
 def lease_key(prefix: str, channel: str, consumer: str = "") -> str:
-    """The key of the lock that the consumer of a channel holds; without a consumer, the publisher.
+    """STRING token of the consumer of a channel, or of its publisher if none is named: the key of a Lock.
+    Expires with the lease.
 
     >>> lease_key("site", "logs"), lease_key("site", "logs", "country:day")
     ('site:1:{lease:files%3Alogs}', 'site:1:{lease:files%3Alogs%3Acountry%253Aday}')

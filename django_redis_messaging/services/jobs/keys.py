@@ -15,7 +15,8 @@ REQUEST_SHARDS = 64
 
 
 class JobKeys:
-    """The keys of the jobs of one slot: of one delay queue, or of all queues of a task backend."""
+    """The keys of the jobs of one slot: of one delay queue `{queue:NAME}`, of all queues of a task backend
+    `{tasks:ALIAS}`, or of all timers `{expiry:timers}`."""
 
     def __init__(self, prefix: str, kind: str, value: str) -> None:
         self.tag = tag(prefix, kind, value)
@@ -59,12 +60,13 @@ class JobKeys:
 
     @functools.cached_property
     def requests(self) -> list[str]:
-        """Two HASHes request id → first answer, used in turn, one window each. Each expires when its next
+        """HASH request id → first answer: two keys, used in turn, one window each. Each expires when its next
         turn begins."""
         return [self.tag + ":requests:0", self.tag + ":requests:1"]
 
     def requests_of(self, shard: int) -> list[str]:
-        """Two HASHes as `requests`, for the pushes whose request ids are of this shard."""
+        """HASH request id → first answer, of the pushes whose request ids are of this shard: two keys, used
+        as `requests`. Each expires when its next turn begins."""
         return [f"{self.tag}:requests:{shard}:{turn}" for turn in (0, 1)]
 
     @functools.cached_property

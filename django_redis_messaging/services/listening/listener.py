@@ -66,7 +66,8 @@ MAX_PAUSE = 5.0
 
 
 def dispatch_key(prefix: str, node: str) -> str:
-    """The key of a Lock: the listener that dispatches the keyspace events of a primary holds it."""
+    """STRING token of the listener that dispatches the keyspace events of a primary: the key of a Lock.
+    Expires with the lease."""
     return f"{prefix}:{FORMAT}:{{listener:nodes}}:{encoded(node)}"
 
 

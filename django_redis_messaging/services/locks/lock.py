@@ -67,9 +67,13 @@ class LockKeys:
     """
 
     def __init__(self, prefix: str, key: str) -> None:
-        #: STRING: the holder's token. Expires with the lease; without a lease it stays until the release.
-        self.key = key
+        self._key = key
         self._base = _base(prefix, key)
+
+    @property
+    def key(self) -> str:
+        """STRING: the holder's token. Expires with the lease; without a lease it stays until the release."""
+        return self._key
 
     @property
     def fence(self) -> str:

@@ -76,8 +76,8 @@ class MailboxKeys:
 
     @property
     def requests(self) -> list[str]:
-        """Two HASHes sender NUL request id → first answer, used by turns, for one window each; also the id of
-        a call that marks or clears → how many. Each expires before its next turn."""
+        """HASH sender NUL request id → first answer; also the id of a call that marks or clears → how many:
+        two keys, used by turns, for one window each. Each expires before its next turn."""
         return [self.tag + ":requests:0", self.tag + ":requests:1"]
 
     @functools.cached_property

@@ -73,13 +73,13 @@ class UserKeys:
 
     @property
     def contact_uses(self) -> str:
-        """HASH contact → its number of uses. Has the same contacts as `contacts`."""
+        """HASH contact → its number of uses. A contact is removed together with that of `contacts`."""
         return self.tag + ":contact-uses"
 
     @property
     def contact_touches(self) -> list[str]:
-        """Two HASHes token of a use → 1, used by turns, to recognize a repeat. Each expires before its next
-        turn."""
+        """HASH token of a use → 1, to recognize a repeat: two keys, used by turns. Each expires before its
+        next turn."""
         return [self.tag + ":contact-touches:0", self.tag + ":contact-touches:1"]
 
     @property
