@@ -305,7 +305,7 @@ class TestKilled:
 
     def test_fences_reject_late_writes(self, stage: Stage, raw: redis.Redis, until: Until) -> None:
         """Suspend holders until others have held the lock; then they write late."""
-        prefix, chance = f"{conf.prefix()}:1", random.Random(1)
+        prefix, chance = f"{conf.prefix()}:{FORMAT}", random.Random(1)
 
         def suspend_a_holder() -> bool:
             """Stop the holder in the midst of its work, for as long as it takes others to have the lock;
