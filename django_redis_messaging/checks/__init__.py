@@ -1,4 +1,5 @@
-"""System checks: settings.py reads only what the site has configured, servers.py queries the servers.
+"""System checks: settings.py reads only what the site has configured, servers.py and formats.py
+query the servers.
 
     messaging.E001  REDIS_MESSAGING is not a dict      messaging.W001  it has an unknown key
     messaging.E002  a setting has an invalid value     messaging.W002  the site's default cache is used
@@ -32,10 +33,12 @@ Only `check --deploy` queries the server:
     messaging.I001  what servers the alias leads to    messaging.W019  failovers begin after the deadline
                                                        messaging.W020  too few Sentinels
                                                        messaging.W021  servers have different versions
+                                                       messaging.W023  it has keys of another format
 """
 
 from django.core.checks import register
 
+from .formats import check_formats
 from .servers import check_flags, check_server, check_topology
 from .settings import (
     begin_run,
@@ -61,3 +64,4 @@ register(check_variable, TAG, deploy=True)
 register(check_server, TAG, deploy=True)
 register(check_topology, TAG, deploy=True)
 register(check_flags, TAG, deploy=True)
+register(check_formats, TAG, deploy=True)

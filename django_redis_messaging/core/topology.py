@@ -13,6 +13,7 @@ keys only, and lists only those.
 from __future__ import annotations
 
 import functools
+import itertools
 import os
 import random
 from collections.abc import Callable, Iterable, Iterator
@@ -639,9 +640,12 @@ def parse_primaries(slots: Any, *, node: Address | None) -> list[Primary]:
     return list(found)
 
 
-def scan(endpoint: Endpoint, pattern: str) -> Iterator[tuple[BlockingConnection, list[bytes]]]:
+def scan(
+    endpoint: Endpoint, pattern: str, *, pages: int | None = None
+) -> Iterator[tuple[BlockingConnection, list[bytes]]]:
     """The keys of all primaries that match a pattern, in pages, each with a connection to the server that
-    owns them. A key that exists all the time is listed at least once. Raises RedisError.
+    owns them. A key that exists all the time is listed at least once, unless `pages` limits the pages of each
+    primary. Raises RedisError.
 
     It uses SCAN, which doesn't block the server and needs no permission that the app doesn't need.
     """
@@ -650,14 +654,14 @@ def scan(endpoint: Endpoint, pattern: str) -> Iterator[tuple[BlockingConnection,
     for primary in found:
         with primary.connected(endpoint) as connection:
             cursor = b"0"
-            while True:
+            for page in itertools.count(1):
                 command = ("SCAN", cursor, "MATCH", pattern, "COUNT", str(SCAN_COUNT))
                 [reply] = connection.exchange([command], SCAN_TIMEOUT)
                 if isinstance(reply, Exception):
                     raise reply
                 cursor, keys = reply
                 yield connection, keys
-                if cursor == b"0":
+                if cursor == b"0" or page == pages:
                     break
 
 

@@ -19,9 +19,10 @@ from .server import raw_clients, server
 
 #: features of docs/security.md that need more, with the modules that test them
 FEATURES = {
-    "`messaging_locks`, `messaging_files` and `messaging_repair`": {
+    "`messaging_locks`, `messaging_files`, `messaging_repair`; reports of keys in another format": {
         "chats/test_repair_command",
         "locks/test_locks_command",
+        "site/test_formats",
     },
     "`@on_key_event` handlers in `run_listener`": {
         "listening/test_behaviour",

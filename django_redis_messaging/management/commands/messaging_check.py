@@ -4,23 +4,28 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from argparse import ArgumentParser
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from time import perf_counter
-from typing import Any
+from typing import Any, TextIO
 
 from django.core.checks import CheckMessage
 from django.core.management.base import BaseCommand, CommandError
 
+from ... import conf
+from ...checks.formats import check_formats, report_formats
 from ...checks.servers import check_server
 from ...checks.settings import check_alias, check_settings
 from ...core.operations import perform
 from ...core.outcome import deadline
+from ...core.topology import SCAN_COUNT
 from ...errors import MessagingError
 from ...services.common.operators import Consumer, Health
 from ...services.jobs.engine import HEARTBEAT_TIMEOUT
 from .. import loops
+from ..output import Display, State
 from . import messaging_stats
 
 
@@ -32,6 +37,8 @@ class Report:
     #: how long a write by a script took; None: it failed
     ms: float | None = None
     problems: list[str] = field(default_factory=list)
+    #: what impairs nothing, such as keys of another format
+    warnings: list[str] = field(default_factory=list)
     #: with --consuming: workers and listeners that take jobs, and all queues
     workers: int | None = None
     listeners: int | None = None
@@ -79,6 +86,11 @@ class Command(BaseCommand):
         parser.add_argument(
             "--timeout", type=float, default=5.0, help="seconds in which Redis has to answer (5)"
         )
+        parser.add_argument(
+            "--all-keys",
+            action="store_true",
+            help="search all keys, not only a sample, for keys that other versions of this app have stored",
+        )
         parser.add_argument("--json", action="store_true", help="as JSON, for programs")
 
     def handle(self, *args: Any, **options: Any) -> None:
@@ -90,6 +102,8 @@ class Command(BaseCommand):
         try:
             with deadline(options["timeout"]):
                 _check_server(report)
+                if report.healthy:
+                    report.warnings += _text_of(self._check_formats(**options))
                 if options["consuming"] and report.healthy:
                     _check_queues(report, options["max_age"])
         except Exception as error:  # such as an entry of CACHES or TASKS that its backend rejects
@@ -99,8 +113,34 @@ class Command(BaseCommand):
             self.stdout.write(json.dumps(asdict(report), indent=2))
         elif report.healthy and options["verbosity"]:
             self.stdout.write(report.line)
+        if options["verbosity"]:
+            self.stderr.write("".join(f"Warning: {warning}\n" for warning in report.warnings), ending="")
         if not report.healthy:
             raise CommandError("\n".join(f"Unhealthy: {problem}" for problem in report.problems)) from cause
+
+    def _check_formats(
+        self, *, all_keys: bool, verbosity: int, stderr: TextIO | None = None, **_: Any
+    ) -> list[CheckMessage]:
+        if not all_keys:
+            return check_formats()
+        with Search(stderr or sys.stderr, "Searching keys", silent=not verbosity) as search:
+            return list(report_formats(conf.alias(), on_page=search.count_page))
+
+
+class Search(Display):
+    """Shows how many keys have been searched."""
+
+    unit = "key"
+    _pages = 0
+
+    def count_page(self) -> None:
+        """Count the keys of one more reply to SCAN."""
+        self._pages += 1
+
+    def state(self) -> State:
+        """The keys so far: their total isn't known."""
+        searched = self._pages * SCAN_COUNT
+        return State(f"about {searched:,} keys", searched)
 
 
 def _check_server(report: Report) -> None:
@@ -125,7 +165,11 @@ def _hints(messages: Iterable[CheckMessage]) -> list[str]:
 
 
 def _serious(messages: Iterable[CheckMessage]) -> list[str]:
-    return [f"{one.msg} {one.hint or ''}".strip() for one in messages if one.is_serious()]
+    return _text_of(one for one in messages if one.is_serious())
+
+
+def _text_of(messages: Iterable[CheckMessage]) -> list[str]:
+    return [f"{one.msg} {one.hint or ''}".strip() for one in messages]
 
 
 def _check_queues(report: Report, max_age: float) -> None:
