@@ -14,7 +14,7 @@ import net from "node:net";
 import path from "node:path";
 
 // The version of the key layout, as in core/encoding.py.
-const FORMAT = 1;
+const FORMAT = 2;
 // How long the app keeps the head of an idle channel: ms.
 const IDLE_TTL = 7 * 86_400_000;
 // Characters that are percent-encoded in a key.

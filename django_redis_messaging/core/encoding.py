@@ -16,7 +16,7 @@ from .. import conf
 from ..errors import InvalidArgument, LimitExceeded
 
 #: version of the key layout
-FORMAT = 1
+FORMAT = 2
 #: bytes of UTF-8
 MAX_NAME_BYTES = 255
 

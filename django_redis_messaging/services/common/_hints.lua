@@ -1,5 +1,5 @@
 -- Hints for the processes that push changes to browsers: what has changed, never how. They are published to the channel
--- "PREFIX:1:live", as a kind, the resource as it is in the hash tag, and for "a" a NUL and the user:
+-- "PREFIX:2:live", as a kind, the resource as it is in the hash tag, and for "a" a NUL and the user:
 --
 --   m  chat: its messages, members, title or roles
 --   a  chat: the position of this user, or their mute

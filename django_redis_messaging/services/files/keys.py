@@ -88,7 +88,7 @@ def lease_key(prefix: str, channel: str, consumer: str = "") -> str:
     Expires with the lease.
 
     >>> lease_key("site", "logs"), lease_key("site", "logs", "country:day")
-    ('site:1:{lease:files%3Alogs}', 'site:1:{lease:files%3Alogs%3Acountry%253Aday}')
+    ('site:2:{lease:files%3Alogs}', 'site:2:{lease:files%3Alogs%3Acountry%253Aday}')
     """
     parts = [encoded(channel), *([encoded(consumer)] if consumer else [])]
     key = tag(prefix, "lease", ":".join(["files", *parts]))

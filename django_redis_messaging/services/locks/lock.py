@@ -58,12 +58,12 @@ MAX_LISTED = 100
 class LockKeys:
     """The keys of one lock, in one slot.
 
-    >>> LockKeys("site", "site:1:{lock:report}").fence
-    'site:1:{lock:report}:fence'
+    >>> LockKeys("site", "site:2:{lock:report}").fence
+    'site:2:{lock:report}:fence'
     >>> LockKeys("site", "shop:lock").fence
-    'site:1:{shop:lock}:lock:fence'
+    'site:2:{shop:lock}:lock:fence'
     >>> LockKeys("site", "shop:{7}:a b").fence
-    'site:1:{7}:lock:shop%3A%7B7%7D%3Aa%20b:fence'
+    'site:2:{7}:lock:shop%3A%7B7%7D%3Aa%20b:fence'
     """
 
     def __init__(self, prefix: str, key: str) -> None:
@@ -157,13 +157,13 @@ def parse_fence_key(prefix: str, fence_key: str) -> tuple[str, str] | None:
     """The name and the key of the lock to which a fence belongs; if the lock has a key of its own, both are
     that key. None for other keys.
 
-    >>> parse_fence_key("site", "site:1:{lock:nightly%20report}:fence")
-    ('nightly report', 'site:1:{lock:nightly%20report}')
-    >>> parse_fence_key("site", "site:1:{shop:lock}:lock:fence")
+    >>> parse_fence_key("site", "site:2:{lock:nightly%20report}:fence")
+    ('nightly report', 'site:2:{lock:nightly%20report}')
+    >>> parse_fence_key("site", "site:2:{shop:lock}:lock:fence")
     ('shop:lock', 'shop:lock')
-    >>> parse_fence_key("site", "site:1:{7}:lock:shop%3A%7B7%7D%3Aa%20b:fence")
+    >>> parse_fence_key("site", "site:2:{7}:lock:shop%3A%7B7%7D%3Aa%20b:fence")
     ('shop:{7}:a b', 'shop:{7}:a b')
-    >>> parse_fence_key("site", "site:1:{chat:7}:fence")
+    >>> parse_fence_key("site", "site:2:{chat:7}:fence")
     """
     hashed, _, suffix = fence_key.removeprefix(f"{prefix}:{FORMAT}:{{").removesuffix(":fence").partition("}")
     if not suffix and hashed.startswith("lock:"):
