@@ -32,7 +32,7 @@ local now = milliseconds()
 
 -- Whether the job is dead in another queue. One that was removed from the dead jobs is among the finished ones.
 local function is_dead_elsewhere(state)
-  return state and state.status == 'd' and not redis.call('ZSCORE', queue.dead, id)
+  return state and state.status == 'dead' and not redis.call('ZSCORE', queue.dead, id)
     and not redis.call('ZSCORE', records.finished, id)
 end
 

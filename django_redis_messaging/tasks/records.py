@@ -57,12 +57,12 @@ STORED: dict[str, Any] = {
 CHANGEABLE = ("unique", "lock", "concurrency", "concurrency_key")
 
 _STATUS = {
-    "w": TaskResultStatus.READY,
+    "waiting": TaskResultStatus.READY,
     LONE: TaskResultStatus.READY,
-    "r": TaskResultStatus.RUNNING,
-    "s": TaskResultStatus.SUCCESSFUL,
-    "d": TaskResultStatus.FAILED,
-    "c": TaskResultStatus.FAILED,
+    "running": TaskResultStatus.RUNNING,
+    "succeeded": TaskResultStatus.SUCCESSFUL,
+    "dead": TaskResultStatus.FAILED,
+    "cancelled": TaskResultStatus.FAILED,
 }
 
 
@@ -260,7 +260,7 @@ def rescheduled(run_after: datetime) -> str:
 def _apply(line: str, found: TaskResult, state: State) -> None:
     """Add a line of the log to a result."""
     kind, rest = line[:1], line[1:]
-    if kind == "R" and state.status == "s":
+    if kind == "R" and state.status == "succeeded":
         object.__setattr__(found, "_return_value", encoding.loads_all([rest.encode()])[0])
     elif kind == "E":
         path, trace = encoding.loads_all([rest.encode()])[0]

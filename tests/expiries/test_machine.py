@@ -161,7 +161,7 @@ class TimerMachine(Machine):
     def is_current(self, job: Any) -> bool:
         """Whether this is the timer's latest lease, which extend revokes."""
         state = server().hget(jobs().states, job.lease.id)
-        return state is not None and f" {job.lease.fence} {job.lease.token} ".encode() in state
+        return state is not None and f" fence={job.lease.fence} token={job.lease.token} ".encode() in state
 
     @precondition(lambda self: self.leased)
     @rule(data=st.data(), outcome=st.sampled_from([Outcome.DONE, Outcome.RETRY, Outcome.RELEASE]))

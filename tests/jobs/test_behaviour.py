@@ -432,9 +432,8 @@ class TestLeases:
         second = pop_one(queue)
         assert second.fence > first.fence
         queue.release(second)
-        words = server().hget(keys(queue).states, "x").decode().split(" ")
-        words[5] = str(ahead := server_us() + 10**9)
-        server().hset(keys(queue).states, "x", " ".join(words))
+        ahead, state = server_us() + 10**9, server().hget(keys(queue).states, "x").decode()
+        server().hset(keys(queue).states, "x", state.replace(f"fence={second.fence}", f"fence={ahead}"))
         assert pop_one(queue).fence == ahead + 1
 
     def test_max_attempts_is_set_by_the_push(self, settings: Settings) -> None:

@@ -9,7 +9,16 @@ from pytest_django import Settings
 
 from django_redis_messaging import LimitExceeded, conf
 from django_redis_messaging.services.jobs import engine as engine_module
-from django_redis_messaging.services.jobs.engine import Engine, JobRecord, Lease, LeasedJob, Outcome, Push
+from django_redis_messaging.services.jobs.engine import (
+    Engine,
+    JobRecord,
+    Lease,
+    LeasedJob,
+    Outcome,
+    Push,
+    State,
+    parse_state,
+)
 from django_redis_messaging.services.jobs.keys import JobKeys
 from tests.support.engines import Performed
 
@@ -73,7 +82,7 @@ def lose(times: int = 1) -> None:
     """Start the job, and let its lease expire, as often as given."""
     while times:
         for leased in engine().claim(["q"], 1, 20, worker="w").jobs:
-            if leased.state.status == "r" or engine().start_lone(leased.lease, "w") is not None:
+            if leased.state.status == "running" or engine().start_lone(leased.lease, "w") is not None:
                 times -= 1
             until(lambda: stats()[2] == 0)
 
@@ -82,6 +91,11 @@ def stats(queue: str = "q") -> list[int]:
     """Ready, delayed, leased and dead."""
     found: list[int] = engine().stats(queue)
     return found[:4]
+
+
+def stored(job_id: str) -> str:
+    """The state of a job as it is stored."""
+    return str(server().hget(keys().states, job_id).decode())
 
 
 def record(job_id: str) -> JobRecord:
@@ -104,18 +118,18 @@ class TestLost:
         for attempts in (3, 4):
             leased = claim()
             assert (leased.state.status, leased.state.attempts, leased.state.workers[2:]) == (
-                ("h", 2, []) if attempts == 3 else ("h", 3, ["w"])
+                ("lone", 2, []) if attempts == 3 else ("lone", 3, ["w"])
             )
             state = engine().start_lone(leased.lease, "w")
             assert (state.status, state.attempts, state.lost, state.failures) == (
-                "r", attempts, 2, attempts - 2,
+                "running", attempts, 2, attempts - 2,
             )  # fmt: skip
             assert engine().start_lone(leased.lease, "w") == state
             assert engine().settle(leased.lease.settlement(Outcome.RETRY, 0, "E1"))
-        assert record("a").state.status == "d"
+        assert record("a").state.status == "dead"
         assert record("a").log == b"L1\nL2\nE1\nE1"
 
-    @pytest.mark.parametrize(("max_lost", "statuses"), [(5, "rrhhh"), (3, "rrh"), (2, "rh")])
+    @pytest.mark.parametrize(("max_lost", "statuses"), [(5, "rrlll"), (3, "rrl"), (2, "rl")])
     def test_job_is_lone_from_its_second_loss_on_and_dead_after_the_last(
         self, settings: Settings, max_lost: int, statuses: str
     ) -> None:
@@ -125,18 +139,18 @@ class TestLost:
         for status in statuses:
             until(lambda: stats() == [1, 0, 0, 0])
             leased = claim(lease=20)
-            assert leased.state.status == status
+            assert leased.state.status == {"r": "running", "l": "lone"}[status]
             engine().start_lone(leased.lease, "w")
         until(lambda: stats() == [0, 0, 0, 1])
         assert is_empty()
-        assert (record("a").state.status, record("a").state.lost) == ("d", max_lost)
+        assert (record("a").state.status, record("a").state.lost) == ("dead", max_lost)
 
     def test_job_with_a_single_attempt_is_started_once_until_it_is_redriven(self) -> None:
         push("a", max_attempts=1)
         lose()
         assert stats()[3] == 1
         assert is_empty()
-        assert record("a").state.status == "d"
+        assert record("a").state.status == "dead"
         assert engine().redrive("q", None) == 1
         state = record("a").state
         assert (state.attempts, state.lost, state.workers, state.first, state.last) == (0, 0, [], 0, 0)
@@ -160,14 +174,14 @@ class TestLost:
         push("a")
         settle(Outcome.RELEASE)
         state = record("a").state
-        assert (state.status, state.attempts, state.first, state.last) == ("w", 0, 0, 0)
+        assert (state.status, state.attempts, state.first, state.last) == ("waiting", 0, 0, 0)
         first = settle(Outcome.RETRY)
         settle(Outcome.RELEASE)
         state = record("a").state
-        assert (state.status, state.attempts, state.first) == ("w", 1, first.state.first)
+        assert (state.status, state.attempts, state.first) == ("waiting", 1, first.state.first)
         lose(2)
         settle(Outcome.RELEASE)
-        assert (record("a").state.status, record("a").state.attempts) == ("w", 3)
+        assert (record("a").state.status, record("a").state.attempts) == ("waiting", 3)
 
     def test_jobs_of_a_claim_whose_reply_was_lost_are_released_uncounted(self) -> None:
         for number in range(3):
@@ -181,7 +195,7 @@ class TestLost:
         assert [stats(queue)[:3] for queue in ("q", "other")] == [[2, 0, 1], [1, 0, 0]]
         for one in ("0", "1", "other"):
             state = record(one).state
-            assert (state.status, state.attempts, state.lost, state.workers) == ("w", 0, 0, [])
+            assert (state.status, state.attempts, state.lost, state.workers) == ("waiting", 0, 0, [])
             assert (state.first, state.last, record(one).log) == (0, 0, b"")
         assert engine().settle(kept.lease.settlement(Outcome.DONE))
 
@@ -202,7 +216,7 @@ class TestLost:
         server().zadd(keys().queue("q").dead, dict.fromkeys(names, server_ms()))
         server().hset(keys().uniques, "key", push("holder", unique="key"))
         state = server().hget(keys().states, "000").decode()
-        server().hset(keys().states, "000", state + "key")
+        server().hset(keys().states, "000", state + " unique=key")
         body = TaskEngine(conf.prefix(), "tasks", "lost").redrive("q", None)
         first = reply_to(next(body))
         assert first[0] == 199
@@ -218,13 +232,67 @@ class TestLost:
         assert not engine().is_empty("q")
 
 
+class TestStoredState:
+    """What redis-cli shows of a job."""
+
+    def test_each_stage_can_be_read(self) -> None:
+        push("a")
+        pushed = record("a").state.pushed
+        assert stored("a") == f"waiting attempts=0/3 pushed={pushed} due={pushed}"
+        first = claim()
+        lease, began = first.lease, first.state.first
+        assert stored("a") == (
+            f"running attempts=1/3 pushed={pushed} due={pushed} fence={lease.fence} token={lease.token} "
+            f"first={began} by=w"
+        )
+        until(lambda: server_ms() > began)
+        engine().settle(lease.settlement(Outcome.RETRY, DAY))
+        due = record("a").state.moment
+        assert due > began + DAY
+        assert stored("a") == (
+            f"waiting attempts=1/3 pushed={pushed} due={due} fence={lease.fence} first={began} by=w"
+        )
+        engine().reschedule("q", "a", 0)
+        second = settle(Outcome.DONE, DAY, "R1")
+        assert stored("a") == (
+            f"succeeded attempts=2/3 pushed={pushed} ended={record('a').state.moment} "
+            f'fence={second.lease.fence} first={began} last={second.state.last} by=w,w\n["x"]\nR1'
+        )
+
+    @pytest.mark.parametrize("unique", ["", "k", " fence=1 unique=2 due=3", "= awaited=1"])
+    @pytest.mark.parametrize("priority", [-100, 0, 7])
+    def test_all_fields_are_read_again(self, priority: int, unique: str) -> None:
+        """By the scripts and by Python, whatever the unique key is."""
+        engine().push("q", "", [Push("a", '["x"]', 0, priority, 5, unique)])
+        lose(2)
+        engine().await_end("a")
+        lone = claim()
+        state = engine().start_lone(lone.lease, "v")
+        assert state == record("a").state
+        assert state._replace(pushed=0, moment=0, first=0, last=0) == State(
+            "running", priority, 3, 2, 5, lone.lease.fence, lone.lease.token, 0, 0, 0, 0, ["w", "w", "v"],
+            True, unique,
+        )  # fmt: skip
+        assert state.first <= state.last
+        assert engine().settle(lone.lease.settlement(Outcome.RETRY))
+        again = record("a").state
+        assert again == state._replace(status="waiting", moment=again.moment, token="-")
+        engine().cancel("q", "a", ttl=DAY)
+        ended = record("a").state
+        assert ended == again._replace(status="cancelled", moment=ended.moment, awaited=False)
+
+    def test_another_format_is_reported(self) -> None:
+        with pytest.raises(ValueError, match="another format: b'w 0 0 0 5'"):
+            parse_state(b"w 0 0 0 5")
+
+
 class TestResults:
     def test_one_field_holds_a_result_with_the_log_of_earlier_attempts(self) -> None:
         push("a")
         settle(Outcome.RETRY, 0, "E1")
         settle(Outcome.DONE, DAY, "Rtrue")
         found, jobs = record("a"), keys()
-        assert (found.payload, found.state.status, found.log) == (b'["x"]', "s", b"E1\nRtrue")
+        assert (found.payload, found.state.status, found.log) == (b'["x"]', "succeeded", b"E1\nRtrue")
         assert [server().hlen(key) for key in (jobs.jobs, jobs.states, jobs.outcomes)] == [0, 1, 0]
 
     def test_long_log_keeps_its_newest_lines(self) -> None:
@@ -263,15 +331,15 @@ class TestResults:
         end("a", Outcome.DEAD)
         end("b", Outcome.DEAD)
         assert stats()[3] == 1
-        assert [record(one).state.status for one in "ab"] == ["d", "d"]
+        assert [record(one).state.status for one in "ab"] == ["dead", "dead"]
         assert not engine().cancel("q", "b", ttl=LEASE, line="C")  # it has a result
-        assert record("b").state.status == "d"
+        assert record("b").state.status == "dead"
         assert engine().redrive("q", ["a"]) == 0
         assert [one.id for one in engine().dead("q", 10)] == ["b"]
         # a job that replaces it does not expire with that result
         engine().push("q", "request", [Push("a", '["y"]', 0, 0, 3)])
         assert server().zscore(keys().finished, "a") is None
-        assert (record("a").state.status, record("a").payload) == ("w", b'["y"]')
+        assert (record("a").state.status, record("a").payload) == ("waiting", b'["y"]')
 
     def test_sweep_removes_what_has_expired(self, settings: Settings) -> None:
         change(settings, JOB_DEAD_TTL=0.01)
@@ -440,4 +508,4 @@ class TestRepeatedPushes:
         self.settle(Outcome.DONE)
         assert self.push("c", unique="k")[1] == ["c"]
         assert self.push("a", unique="k")[1] == ["a"], "its own result, although the key has another owner"
-        assert engine().get("a").state.status == "s"
+        assert engine().get("a").state.status == "succeeded"

@@ -464,7 +464,7 @@ class TestFullMemory:
         [job] = queue.pop(1, wait=10)
         lease = queue._lease(job)
         state = Performed(queue._engine, conf.alias()).start_lone(lease, "worker")
-        assert (job.attempts, state.status, state.attempts, state.lost) == (2, "r", 3, 2)
+        assert (job.attempts, state.status, state.attempts, state.lost) == (2, "running", 3, 2)
         assert queue.ack(job)
 
     def test_work_continues(self, queue: DelayQueue, fill: Fill) -> None:

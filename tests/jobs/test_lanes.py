@@ -24,7 +24,8 @@ from ..support.server import DEADLINE, until
 
 
 def job(name: str) -> LeasedJob:
-    return LeasedJob(Lease("default", name, 7, "t"), b"[]", parse_state(b"r 0 1 0 5 7 t 1 1 1 1 - 0 "))
+    state = parse_state(b"running attempts=1/5 pushed=1 due=1 fence=7 token=t first=1")
+    return LeasedJob(Lease("default", name, 7, "t"), b"[]", state)
 
 
 def done(name: str) -> Settlement:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import re
 from typing import Any
 from unittest import mock
 
@@ -316,7 +317,7 @@ class QueueMachine(Machine):
         state = Performed(self.queue._engine, conf.alias()).start_lone(lease, "-")
         assert (state is None) is (expected is None)
         if expected is not None:
-            assert (state.status, state.attempts, state.lost) == ("r", expected.attempts, expected.lost)
+            assert (state.status, state.attempts, state.lost) == ("running", expected.attempts, expected.lost)
 
     @rule(
         count=st.integers(1, 4), starts=st.booleans(),
@@ -403,9 +404,8 @@ class QueueMachine(Machine):
 
     def set_due_at(self, job_id: str, ms: int) -> None:
         """Set when a job became due."""
-        fields = self.client.hget(self.keys.states, job_id).split(b" ")
-        fields[10] = b"%d" % ms
-        self.client.hset(self.keys.states, job_id, b" ".join(fields))
+        state = self.client.hget(self.keys.states, job_id)
+        self.client.hset(self.keys.states, job_id, re.sub(rb" due=\d+", b" due=%d" % ms, state))
 
     # Invariants
 
@@ -466,26 +466,33 @@ PLANTS: Plants = {
         "one lost attempt too many": ("lost >= max_lost", "lost > max_lost"),
         "a lost job with a single attempt starts again": ("or max_attempts == 1", ""),
         "leases that expire while lone are counted": (
-            "if state.status == 'r' and max_lost > 0 then",
+            "if state.status == 'running' and max_lost > 0 then",
             "if max_lost > 0 then",
         ),
         "delay queues count lost attempts apart": (
-            "if state.status == 'r' and max_lost > 0 then",
-            "if state.status == 'r' then",
+            "if state.status == 'running' and max_lost > 0 then",
+            "if state.status == 'running' then",
         ),
-        "release of a lone job takes back an attempt": ("if state.status ~= 'r' then", "if false then"),
-        "lone jobs can't be settled": ("(state.status == 'r' or state.status == 'h')", "state.status == 'r'"),
+        "release of a lone job takes back an attempt": ("if state.status ~= 'running' then", "if false then"),
+        "lone jobs can't be settled": (
+            "(state.status == 'running' or state.status == 'lone')",
+            "state.status == 'running'",
+        ),
+        "due jobs lose their priority": ("string.match(text, '^waiting priority=(%S+)') or '0'", "'0'"),
         "release charges the attempt": ("state.attempts = state.attempts - 1", ""),
     },
     "jobs/claim": {
-        "lost jobs are not lone": ("if lost > 1 or", "if false and"),
-        "jobs are lone after their first loss": ("if lost > 1 or", "if lost > 0 or"),
-        "the last start of a job is not lone": ("or (lost == 1 and limits.lost == 2)", ""),
+        "lost jobs are not lone": ("if lost ~= '0' and", "if false and"),
+        "jobs are lone after their first loss": ("(lost ~= '1' or limits.max_lost == '2')", "true"),
+        "the last start of a job is not lone": ("or limits.max_lost == '2'", ""),
         "jobs popped without a lease are kept": ("delete_job(records, id, state.unique)", ""),
     },
     "jobs/start_lone": {
-        "each start counts": ("if state.status == 'h' then", "if true then"),
-        "a start counts no attempt": ("count_attempt(state, worker, milliseconds())", "state.status = 'r'"),
+        "each start counts": ("if state.status == 'lone' then", "if true then"),
+        "a start counts no attempt": (
+            "count_attempt(state, worker, milliseconds())",
+            "state.status = 'running'",
+        ),
     },
     "jobs/stats": {
         "stats ignore what was lost": ("count_expired(state, max_lost)", ""),
@@ -497,14 +504,13 @@ PLANTS: Plants = {
             "promote_due(queue, records, now)\n    append_ready(queue, {id}",
             "append_ready(queue, {id}",
         ),
-        "due jobs lose their priority": ("string.match(text, '^%a (%S+)')", "0"),
         "due jobs also stay delayed": ("redis.call('ZREM', queue.delayed, unpack(due))", ""),
         "priorities are reversed": ("(100 - priority) * BAND", "(100 + priority) * BAND"),
         "rescheduled jobs also stay ready": ("redis.call('ZREM', queue.ready, id) +", "1 +"),
     },
     "jobs/redrive": {
-        "redrive keeps what was lost": ("digits(now), 0, 0", "digits(now), 0, state.lost"),
-        "redrive keeps the attempts": ("digits(now), 0, 0", "digits(now), state.attempts, 0"),
+        "redrive keeps what was lost": ("digits(now), '0', '0'", "digits(now), '0', state.lost"),
+        "redrive keeps the attempts": ("digits(now), '0', '0'", "digits(now), state.attempts, '0'"),
     },
     "jobs/push": {
         "pushed jobs pass those that are due": (
@@ -514,8 +520,8 @@ PLANTS: Plants = {
         "delays are ignored": ("if due > now then", "if false then"),
         "request IDs are ignored": ("if before then", "if false then"),
         "limit is ignored": ("if waiting > max_waiting then", "if false then"),
-        "existing IDs are pushed again": ("(not known or status_of(known) == 'd')", "true"),
-        "dead jobs are not replaced": ("(not known or status_of(known) == 'd')", "not known"),
+        "existing IDs are pushed again": ("(not known or status_of(known) == 'dead')", "true"),
+        "dead jobs are not replaced": ("(not known or status_of(known) == 'dead')", "not known"),
     },
     "jobs/_leases": {
         "expired leases are not requeued": ("requeue(queue, records, id, state, now, now, limits)", ""),

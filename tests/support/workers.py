@@ -184,7 +184,7 @@ def state(result: TaskResult) -> State:
 def assert_released(result: TaskResult) -> None:
     """A worker has given the task back, and charged no attempt."""
     found = state(result)
-    assert (found.status, found.attempts, found.workers) == ("w", 0, [])
+    assert (found.status, found.attempts, found.workers) == ("waiting", 0, [])
 
 
 def keys() -> JobKeys:

@@ -239,7 +239,7 @@ class TestTogether:
         self, monkeypatch: MonkeyPatch, caplog: LogCaptureFixture
     ) -> None:
         def fail(_: Poller) -> None:
-            until(lambda: state(result).status == "r")
+            until(lambda: state(result).status == "running")
             raise RuntimeError("a mistake of the site")
 
         monkeypatch.setattr(Poller, "run", fail)

@@ -325,7 +325,7 @@ class TestLostClaims:
         claims.add("late")
         claims.release()
         engine().claim(["default"], 1, round(LONG_LEASE * 1000), worker="w", token="late")
-        assert state(result).status == "r"
+        assert state(result).status == "running"
 
         def is_forgotten() -> bool:
             claims.release()
@@ -471,7 +471,7 @@ class TestWorkerWithoutRedis:
             client.execute_command("ACL", "SETUSER", "default", "+@all")
         warnings = [one for one in caplog.records if one.name == jobs_worker.__name__]
         assert 2 <= len(warnings) < 20, [one.getMessage() for one in warnings]
-        assert state(result).status == "r"
+        assert state(result).status == "running"
 
     def test_worker_continues_after_an_outage(
         self, own_server: EmbeddedServer, settings: Settings, caplog: LogCaptureFixture

@@ -426,8 +426,7 @@ class TestWaiting:
         monkeypatch.setattr(waiting, "POLL_INTERVAL", 0.05)
         result = jobs.echo.enqueue()
         with waiters(result) as [future]:
-            *fields, _, unique = server().hget(keys().states, result.id).split(b" ")
-            unawaited = b" ".join([*fields, b"0", unique])
+            unawaited = server().hget(keys().states, result.id).replace(b" awaited=1", b"")
             server().hset(keys().states, result.id, unawaited)
             until(lambda: state(result).awaited)
             server().hset(keys().states, result.id, unawaited)

@@ -373,7 +373,7 @@ class TestLane:
             until(lambda: any(job.started is not None for job in runner._running))
             runner.stop()
             until(lambda: not runner._lanes)
-        assert (state(result).status, runner.done) == ("d", 1)
+        assert (state(result).status, runner.done) == ("dead", 1)
 
     def test_no_interrupt_is_raised_after_the_call(self) -> None:
         """The other thread is about to interrupt when the call ends."""
@@ -555,7 +555,8 @@ class TestLocks:
             assert not ended_well()
         assert time.monotonic() - began < 10
         assert "left locks held" in capfd.readouterr().err
-        assert (state(result).status, state(other).status) == ("d", "w")  # released for other workers
+        assert state(result).status == "dead"
+        assert state(other).status == "waiting"  # released for other workers
 
     def test_garbage_does_not_end_it(self, monkeypatch: MonkeyPatch, caplog: LogCaptureFixture) -> None:
         caplog.set_level(logging.CRITICAL, "django.tasks")  # a captured traceback would keep the lock

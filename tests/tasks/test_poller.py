@@ -215,7 +215,8 @@ class TestPace:
         monkeypatch.setattr(polling_module, "MAX_RATE", 1000.0)
         configure(RESULT_MAX=1000)
         results = {f"r{number}": expires for number in range(2000 + kept)}
-        server().hset(keys().states, mapping=dict.fromkeys(results, "s"))
+        state = "succeeded attempts=1/1 pushed=1 ended=1"
+        server().hset(keys().states, mapping=dict.fromkeys(results, state))
         server().zadd(keys().finished, results)
         is_over = False
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import sys
 
 import pytest
@@ -108,9 +109,8 @@ class TestUnknown:
         job_id = push_call("tests.tasks.jobs.renamed", max_attempts=3)
         hours_ago = server_ms() - 7_200_000
         if before == "backlog":
-            fields = server().hget(keys().states, job_id).split(b" ")
-            fields[7] = fields[10] = b"%d" % hours_ago
-            server().hset(keys().states, job_id, b" ".join(fields))
+            state = server().hget(keys().states, job_id).decode()
+            server().hset(keys().states, job_id, re.sub("(pushed|due)=[0-9]+", rf"\g<1>={hours_ago}", state))
         elif before == "rescheduled":
             # the records of the push and of the new moment are both old
             assert engine().reschedule("default", job_id, f"@{hours_ago}", "A1")

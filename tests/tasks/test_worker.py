@@ -158,7 +158,7 @@ class TestLeases:
         ends: list[float] = []
         left: list[float] = []
         with at_work(lease=0.9) as first, at_work(lease=0.9) as second:
-            until(lambda: state(result).status == "r")
+            until(lambda: state(result).status == "running")
             while len(ends) < 5:
                 end = server().zscore(keys().queue("default").leased, result.id)
                 left.append(end - server_ms())
@@ -229,7 +229,7 @@ class TestLostWorkers:
         self.lose(lost)
         first = jobs.wait.using(priority=10).enqueue()
         with at_work(concurrency=3, lease=1.0) as runner:
-            until(lambda: state(lost).status == "h" and runner._admission._lone and jobs.notes)
+            until(lambda: state(lost).status == "lone" and runner._admission._lone and jobs.notes)
             until(lambda: runner._admission._inside == 1)  # the claim of the third lane may be under way
             after = [jobs.note.enqueue("after") for _ in range(3)]
             lease_ends = server().zscore(keys().queue("default").leased, lost.id)
@@ -250,7 +250,7 @@ class TestLostWorkers:
         self.lose(lost)
         busy = jobs.wait.using(priority=10).enqueue()
         with at_work(concurrency=2) as runner:
-            until(lambda: state(lost).status == "h")
+            until(lambda: state(lost).status == "lone")
             until(lambda: counts()[1] == 1)  # released with a delay
             assert (state(lost).attempts, state(lost).lost) == (2, 2)
             assert ended(jobs.note.enqueue("other")).status == SUCCESSFUL
@@ -280,7 +280,7 @@ class TestLostWorkers:
         jobs.move(lost, "exits_in_attempt")
         self.lose(lost)
         burst()
-        assert (state(lost).status, state(lost).attempts) == ("d", 3)
+        assert (state(lost).status, state(lost).attempts) == ("dead", 3)
 
     def test_several_run_one_after_the_other(self, caplog: LogCaptureFixture) -> None:
         results = [jobs.sleep.enqueue(0.05) for _ in range(3)]
@@ -296,9 +296,9 @@ class TestLostWorkers:
         self.lose(lost)
         first = jobs.wait.using(priority=10).enqueue()
         with at_work(concurrency=2) as runner:
-            until(lambda: state(lost).status == "h")
+            until(lambda: state(lost).status == "lone")
             runner.stop()
-            until(lambda: state(lost).status == "w")
+            until(lambda: state(lost).status == "waiting")
             jobs.go.set()
             assert ended(first).status == SUCCESSFUL  # a second stop would release it
         assert (jobs.notes, runner.done, counts()) == (["waits"], 1, [1, 0, 0, 0])
@@ -308,7 +308,7 @@ class TestLostWorkers:
         lost = jobs.fail.using(max_attempts=2).enqueue()
         self.lose(lost)
         burst()
-        assert (state(lost).status, state(lost).attempts, state(lost).failures) == ("w", 3, 1)
+        assert (state(lost).status, state(lost).attempts, state(lost).failures) == ("waiting", 3, 1)
 
     def test_it_starts_beside_others_if_no_worker_is_idle_for_long(self, monkeypatch: MonkeyPatch) -> None:
         """But one at a time: it can't take another with it that has lost two workers, too."""
@@ -319,7 +319,7 @@ class TestLostWorkers:
         busy = jobs.wait.using(priority=10).enqueue()
         with at_work(concurrency=3):
             until(lambda: len(jobs.notes) == 2 and counts()[1] == 1)
-            assert sorted(state(one).status for one in lost) == ["r", "w"]
+            assert sorted(state(one).status for one in lost) == ["running", "waiting"]
             jobs.go.set()
             assert [ended(one).status for one in (busy, *lost)] == [SUCCESSFUL] * 3
 
@@ -388,7 +388,7 @@ class TestStopping:
             thread.join(PATIENCE)
         returned.set()
         try:
-            assert (state(result).status, state(result).attempts) == ("w", 0)
+            assert (state(result).status, state(result).attempts) == ("waiting", 0)
         finally:
             seen.set()
 

@@ -24,7 +24,7 @@ if redis.call('PEXPIREAT', timer, last) == 0 then
   redis.call('SET', timer, string.match(redis.call('HGET', records.jobs, id), '\n(.*)$'), 'PXAT', last)
 end
 uncount_attempt(state) -- of the listener that has claimed it, whose lease is stale now
-state.status, state.token, state.moment = 'w', '-', digits(due)
+state.status, state.token, state.moment = 'waiting', '-', digits(due)
 write_state(records, id, state)
 redis.call('ZADD', namespaces, 'GT', digits(due), namespace)
 enqueue(queue, records, id, state.priority, due, math.floor(us / 1000))

@@ -8,26 +8,30 @@
 -- Jobs that one script requeues because their leases have expired, in all queues together.
 local requeues_left = 100
 
--- The limits of a slot, from their text "dead age lost results result_ttl":
--- dead        dead jobs that a queue keeps at most
--- age         ms after which a dead job is removed
--- lost        expired leases at which a job is dead; 0: expired leases count as failures
--- results     results that are kept at most
--- result_ttl  ms for which the result of a dead job is kept at least
-local function parse_limits(text)
-  local dead, age, lost, results, result_ttl = string.match(text, '^(%d+) (%d+) (%d+) (%d+) (%d+)$')
-  return {dead = dead, age = age, lost = tonumber(lost), results = tonumber(results), result_ttl = result_ttl}
+-- The limits of a slot: the five arguments of a script from `at` on, as Engine._limits in services/jobs/engine.py has
+-- them:
+-- max_dead     dead jobs that a queue keeps at most
+-- dead_ttl     ms after which a dead job is removed
+-- max_lost     expired leases at which a job is dead; 0: expired leases count as failures
+-- max_results  results that are kept at most
+-- result_ttl   ms for which the result of a dead job is kept at least
+-- They are texts: tonumber is slow, and most calls need none of them.
+local function limits_at(args, at)
+  return {
+    max_dead = args[at], dead_ttl = args[at + 1], max_lost = args[at + 2], max_results = args[at + 3],
+    result_ttl = args[at + 4],
+  }
 end
 
 local function move_to_dead(queue, records, id, state, now, limits)
   release_unique(records, id, state.unique)
   wake_waiters(records, id, state)
-  state.status, state.moment, state.token = 'd', digits(now), '-'
+  state.status, state.moment, state.token = 'dead', digits(now), '-'
   write_state(records, id, state)
   redis.call('ZADD', queue.dead, digits(now), id)
-  remove_dead(queue, records, digits(now - limits.age), 2, now, limits)
+  remove_dead(queue, records, digits(now - limits.dead_ttl), 2, now, limits)
   -- of jobs that died in the same ms, no more than are over the limit
-  local over = redis.call('ZCARD', queue.dead) - limits.dead
+  local over = redis.call('ZCARD', queue.dead) - limits.max_dead
   if over > 0 then
     remove_dead(queue, records, '+inf', math.min(over, 2), now, limits)
   end
@@ -35,11 +39,11 @@ end
 
 -- Requeues a job for its next attempt, or moves it to the dead jobs after its last one.
 local function requeue(queue, records, id, state, due, now, limits)
-  if not has_attempts_left(state, limits.lost) then
+  if not has_attempts_left(state, tonumber(limits.max_lost)) then
     move_to_dead(queue, records, id, state, now, limits)
     return
   end
-  state.status, state.moment, state.token = 'w', digits(math.max(due, now)), '-'
+  state.status, state.moment, state.token = 'waiting', digits(math.max(due, now)), '-'
   write_state(records, id, state)
   enqueue(queue, records, id, state.priority, due, now)
 end
@@ -70,7 +74,7 @@ local function settle(queue, records, now, limits, id, fence, token, outcome, ms
     return 0
   end
   if outcome == 'done' then
-    finish_job(records, id, state, 's', line, tonumber(ms), now, limits)
+    finish_job(records, id, state, 'succeeded', line, tonumber(ms), now, limits)
   else
     settle_unfinished(queue, records, id, state, outcome, tonumber(ms), line, now, limits)
   end
@@ -96,10 +100,10 @@ local function requeue_expired(queue, records, now, limits)
   for _, id in ipairs(expired) do
     local state = read_state(records, id)
     if state then
-      if state.status == 'r' then
+      if state.status == 'running' then
         append_log(records, id, 'L' .. state.attempts)
       end
-      count_expired(state, limits.lost)
+      count_expired(state, tonumber(limits.max_lost))
       requeue(queue, records, id, state, now, now, limits)
     end
     redis.call('ZREM', queue.leased, id)
@@ -113,7 +117,7 @@ end
 
 -- Does what is due by time. Returns when the next delayed job is due (ms).
 local function sweep(queue, records, now, limits)
-  if redis.call('ZCOUNT', queue.leased, '-inf', now) > 0 then
+  if redis.call('ZCOUNT', queue.leased, '-inf', digits(now)) > 0 then
     requeue_expired(queue, records, now, limits)
   end
   local due = first_moment(queue.delayed)

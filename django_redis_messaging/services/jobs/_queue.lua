@@ -2,6 +2,7 @@
 -- services/jobs/keys.py. The score of a ready job is its place: each priority has a band of 2^45 places, the highest
 -- priority first; within a band, jobs are in the order in which they became ready.
 --
+-- uses _records.lua
 -- uses common/_time.lua
 local BAND = 2 ^ 45
 -- Jobs that one script promotes, in all queues together.
@@ -64,7 +65,8 @@ end
 -- Makes due jobs ready, the earliest first.
 -- rare
 local function promote_due(queue, records, now)
-  local due = redis.call('ZRANGEBYSCORE', queue.delayed, '-inf', digits(now), 'LIMIT', 0, promotions_left)
+  local page = digits(promotions_left)
+  local due = redis.call('ZRANGEBYSCORE', queue.delayed, '-inf', digits(now), 'LIMIT', '0', page)
   if #due == 0 then
     return
   end
@@ -73,7 +75,7 @@ local function promote_due(queue, records, now)
   for at, text in ipairs(redis.call('HMGET', records.states, unpack(due))) do
     if text then
       ids[#ids + 1] = due[at]
-      priorities[#priorities + 1] = string.match(text, '^%a (%S+)')
+      priorities[#priorities + 1] = priority_of(text)
     end
   end
   if #ids > 0 then

@@ -12,30 +12,71 @@ local function requests_at(keys, offset)
   return {keys[7], keys[8], offset = offset}
 end
 
--- A job's state: "status priority attempts lost max_attempts fence token pushed first last moment workers awaited
--- unique".
--- status    w waiting, h lone (leased, but not started: jobs/claim.lua), r running, s succeeded, d dead, c cancelled
--- attempts  started
--- lost      attempts whose lease expired, where these are counted apart from failures
--- fence     of the latest lease; token: random, chosen by the holder of that lease
--- pushed, first, last    ms: pushed, first and latest attempt started (0: never)
--- moment    ms: due time of a waiting or running job, else the end of the job
--- workers   one for each attempt, separated by commas; - for none
--- awaited   1 if a client may wait for the end of the job, else 0
--- unique    key that no other unfinished job may have; empty for none
+-- A job's state, for example:
+--   waiting attempts=0/5 pushed=1764170000000 due=1764170060000
+--   running attempts=1/5 pushed=1764170000000 due=1764170060000 fence=1764170060001234 token=fea3e129e51a
+--     first=1764170060001 by=web1-17-0a8554 (in one line)
+--   succeeded attempts=1/5 pushed=1764170000000 ended=1764170060350 fence=1764170060001234 first=1764170060001
+--     by=web1-17-0a8554 (in one line)
+-- It begins with a status: waiting, lone (leased, but not started: jobs/claim.lua), running, succeeded, dead, cancelled.
+-- Named fields follow, in this order. Where a default is given, the field is left out if it has that value.
+-- priority  default 0
+-- attempts  how many have been started / how many may be started
+-- pushed    ms
+-- due       ms; when the job has ended, `ended` instead: ms. The scripts call both `moment`.
+-- fence     of the latest lease; default 0
+-- token     of the lease in force, random, chosen by its holder; default -
+-- first     ms at which the first attempt was started; default 0: never
+-- last      ms at which the latest attempt was started; default: `first`
+-- by        the workers of the attempts, separated by commas; default -
+-- lost      attempts whose lease expired, where these are counted apart from failures; default 0
+-- awaited   1 if a client may wait for the end of the job; default 0
+-- unique    key that no other unfinished job may have, any text without newlines; default: empty
 -- The state of a job whose result is kept is followed by its payload and its log, each after a newline: one field
 -- takes less memory than three.
-local STATE = '^(%a) ' .. string.rep('([^ ]+) ', 12) .. '([^\n]*)'
 
--- The fields are texts: converting them to numbers and back takes longer than all else here.
+-- Adds the fields from the position `at` on to a state.
+-- rare
+local function parse_fields(state, text, at)
+  local name, value, after = string.match(text, '^ (%l+)=(%S*)()', at)
+  while name do
+    if name == 'unique' then
+      state.unique = string.match(text, '^[^\n]*', at + #' unique=')
+      return
+    end
+    state[name], at = value, after
+    name, value, after = string.match(text, '^ (%l+)=(%S*)()', at)
+  end
+end
+
+-- The fields are texts: converting them to numbers and back takes longer than all else here. So does parsing one field
+-- after another: of a job in its first attempt, three patterns match all.
 local function parse_state(text)
-  local status, priority, attempts, lost, max_attempts, fence, token, pushed, first, last, moment, workers, awaited,
-    unique = string.match(text, STATE)
-  return {
-    status = status, priority = priority, attempts = attempts, lost = lost, max_attempts = max_attempts,
-    fence = fence, token = token, pushed = pushed, first = first, last = last, moment = moment,
-    workers = workers, awaited = awaited, unique = unique,
+  local status, priority, attempts, max_attempts, pushed, moment, at =
+    string.match(text, '^(%a+)(.-) attempts=(%d+)/(%d+) pushed=(%d+) %a+=(%d+)()')
+  local fence, token, first, by
+  if at <= #text then
+    local after
+    fence, token, first, after = string.match(text, '^ fence=(%d+) token=(%S+) first=(%d+)()', at)
+    at = after or at
+    by, after = string.match(text, '^ by=(%S+)()', at)
+    at = after or at
+  end
+  local state = {
+    status = status, priority = priority == '' and '0' or string.match(priority, '%-?%d+'), attempts = attempts,
+    max_attempts = max_attempts, pushed = pushed, moment = moment, fence = fence or '0', token = token or '-',
+    first = first or '0', last = first, by = by or '-', lost = '0', awaited = '0', unique = '',
   }
+  if at <= #text then
+    parse_fields(state, text, at)
+  end
+  state.last = state.last or state.first
+  return state
+end
+
+-- The priority of a waiting job, without parsing the rest.
+local function priority_of(text)
+  return string.match(text, '^waiting priority=(%S+)') or '0'
 end
 
 -- When a job was pushed: ms, as text.
@@ -46,34 +87,55 @@ end
 
 -- The status alone, without parsing the rest.
 local function status_of(text)
-  return string.sub(text, 1, 1)
+  return string.match(text, '^%a+')
+end
+
+-- Whether a job in this state has a result.
+local function has_ended(state)
+  return state.status == 'succeeded' or state.status == 'dead' or state.status == 'cancelled'
 end
 
 local function format_state(state)
-  return state.status .. ' ' .. state.priority .. ' ' .. state.attempts .. ' ' .. state.lost .. ' '
-    .. state.max_attempts .. ' ' .. state.fence .. ' ' .. state.token .. ' ' .. state.pushed .. ' ' .. state.first
-    .. ' ' .. state.last .. ' ' .. state.moment .. ' ' .. state.workers .. ' ' .. state.awaited .. ' ' .. state.unique
+  local fence, token, first, last, by = state.fence, state.token, state.first, state.last, state.by
+  return state.status
+    .. (state.priority ~= '0' and ' priority=' .. state.priority or '')
+    .. ' attempts=' .. state.attempts .. '/' .. state.max_attempts .. ' pushed=' .. state.pushed
+    .. (has_ended(state) and ' ended=' or ' due=') .. state.moment
+    .. (fence ~= '0' and ' fence=' .. fence or '')
+    .. (token ~= '-' and ' token=' .. token or '')
+    .. (first ~= '0' and ' first=' .. first or '')
+    .. (last ~= first and ' last=' .. last or '')
+    .. (by ~= '-' and ' by=' .. by or '')
+    .. (state.lost ~= '0' and ' lost=' .. state.lost or '')
+    .. (state.awaited ~= '0' and ' awaited=' .. state.awaited or '')
+    .. (state.unique ~= '' and ' unique=' .. state.unique or '')
+end
+
+-- The state of a job that is pushed, as text: what format_state returns for it.
+local function new_state(pushed, moment, priority, max_attempts, unique)
+  return 'waiting' .. (priority ~= '0' and ' priority=' .. priority or '') .. ' attempts=0/' .. max_attempts
+    .. ' pushed=' .. pushed .. ' due=' .. moment .. (unique ~= '' and ' unique=' .. unique or '')
 end
 
 -- Starts an attempt of a worker, or -, at the ms `now`.
 local function count_attempt(state, worker, now)
-  state.status, state.attempts, state.last = 'r', state.attempts + 1, now
+  state.status, state.attempts, state.last = 'running', digits(state.attempts + 1), digits(now)
   state.first = state.first == '0' and state.last or state.first
   if worker ~= '-' then
-    state.workers = state.workers == '-' and worker or state.workers .. ',' .. worker
+    state.by = state.by == '-' and worker or state.by .. ',' .. worker
   end
 end
 
 -- Takes back the attempt that runs, if any: it doesn't count. A job without attempts has not started.
 local function uncount_attempt(state)
-  if state.status ~= 'r' then
+  if state.status ~= 'running' then
     return
   end
   state.attempts = state.attempts - 1
   if state.attempts == 0 then
     state.first, state.last = '0', '0'
   end
-  state.workers = string.match(state.workers, '^(.*),[^,]*$') or '-'
+  state.by = string.match(state.by, '^(.*),[^,]*$') or '-'
 end
 
 -- The state of a job and its text; nil if the job doesn't exist.
@@ -148,9 +210,9 @@ end
 -- Stores a job that is pushed at the ms `now`, and waits until `due`.
 local function add_job(records, id, payload, now, due, priority, max_attempts, unique)
   redis.call('HSET', records.jobs, id, payload)
-  local moment = due > now and digits(due) or now
-  redis.call('HSET', records.states, id, 'w ' .. priority .. ' 0 0 ' .. max_attempts .. ' 0 - ' .. now .. ' 0 0 '
-    .. moment .. ' - 0 ' .. unique)
+  local pushed = digits(now)
+  local moment = due > now and digits(due) or pushed
+  redis.call('HSET', records.states, id, new_state(pushed, moment, priority, max_attempts, unique))
   if unique ~= '' then
     redis.call('HSET', records.uniques, unique, id)
   end
@@ -168,7 +230,7 @@ end
 
 -- Counts a lease that expired, unless the attempt had not started.
 local function count_expired(state, max_lost)
-  if state.status == 'r' and max_lost > 0 then
+  if state.status == 'running' and max_lost > 0 then
     state.lost = state.lost + 1
   end
 end
@@ -176,14 +238,10 @@ end
 -- The state of a job that has this lease; nil if the lease is stale.
 local function leased_state(records, id, fence, token)
   local state = read_state(records, id)
-  if state and (state.status == 'r' or state.status == 'h') and state.fence == fence and state.token == token then
+  local is_leased = state and (state.status == 'running' or state.status == 'lone')
+  if is_leased and state.fence == fence and state.token == token then
     return state
   end
-end
-
--- Whether a job in this state has a result.
-local function has_ended(state)
-  return state.status == 's' or state.status == 'd' or state.status == 'c'
 end
 
 -- Returns {id, payload, state, log} of a job, or of the one that the id stands for, and its parsed state; nil if it
@@ -196,7 +254,7 @@ local function read_record(records, id, max_age)
   end
   local now = milliseconds()
   local expires = redis.call('ZSCORE', records.finished, id)
-  if (expires and tonumber(expires) <= now) or (state.status == 'd' and state.moment + max_age <= now) then
+  if (expires and tonumber(expires) <= now) or (state.status == 'dead' and state.moment + max_age <= now) then
     return
   end
   local head, payload, log = string.match(text, '^([^\n]*)\n([^\n]*)\n(.*)$')

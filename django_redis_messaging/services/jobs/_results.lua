@@ -32,7 +32,7 @@ end
 -- Deletes the results that expire at the ms `from` or later, and at `till` or before: the first `count`. Returns how
 -- many these are.
 local function delete_results(records, from, till, count)
-  local ids = redis.call('ZRANGEBYSCORE', records.finished, from, till, 'LIMIT', 0, count)
+  local ids = redis.call('ZRANGEBYSCORE', records.finished, from, till, 'LIMIT', '0', digits(count))
   for _, id in ipairs(ids) do
     delete_job(records, id)
     redis.call('ZREM', records.finished, id)
@@ -44,7 +44,7 @@ end
 -- than others only when there are no others. Returns how many these are.
 -- rare
 local function trim_results(records, count, now, limits)
-  local over = math.min(redis.call('ZCARD', records.finished) - limits.results, count)
+  local over = math.min(redis.call('ZCARD', records.finished) - limits.max_results, count)
   if over <= 0 then
     return 0
   end
@@ -57,12 +57,12 @@ end
 
 -- Keeps a result until the ms `expires`. Deletes some that have expired, or are over the limit.
 local function keep_result(records, id, expires, now, limits)
-  redis.call('ZADD', records.finished, expires, id)
+  redis.call('ZADD', records.finished, digits(expires), id)
   local count = redis.call('ZCARD', records.finished)
   if count % 4 == 0 then
     delete_results(records, '-inf', digits(now), 8)
   end
-  if count > limits.results then
+  if count > tonumber(limits.max_results) then
     trim_results(records, 2, now, limits)
   end
 end
@@ -90,7 +90,7 @@ local function remove_expired(queues, records, now, limits)
   removals_left = removals_left - delete_results(records, '-inf', digits(now), removals_left)
   removals_left = removals_left - trim_results(records, removals_left, now, limits)
   for _, queue in ipairs(queues) do
-    local before = digits(now - limits.age)
+    local before = digits(now - limits.dead_ttl)
     removals_left = removals_left - remove_dead(queue, records, before, removals_left, now, limits)
   end
   return removals_left == 0
@@ -146,7 +146,7 @@ local function finish_job(records, id, state, status, line, ttl, now, limits)
   if ttl <= 0 then
     return delete_job(records, id, state.unique)
   end
-  state.status, state.moment, state.token = status, now, '-'
+  state.status, state.moment, state.token = status, digits(now), '-'
   local payload, log = redis.call('HGET', records.jobs, id), redis.call('HGET', records.outcomes, id)
   local lines = log and with_line(log, line) or line
   redis.call('HSET', records.states, id, format_state(state) .. '\n' .. (payload or '') .. '\n' .. lines)

@@ -14,15 +14,15 @@
 -- ARGV  3 line for the log of attempts
 -- ARGV  4 request id
 -- ARGV  5 request window: ms
--- ARGV  6 limits, as in _leases.lua
--- ARGV  7 whether a dead job is cancelled, too: 1 or 0
+-- ARGV  6 whether a dead job is cancelled, too: 1 or 0
+-- ARGV  7-11 limits of the slot, see _leases.lua: max_dead, dead_ttl, max_lost, max_results, result_ttl
 -- Returns 1, also to a repeat; 0 if the job has started, has ended, or doesn't exist; with nothing done, the payload of
 -- a job that waits in another queue
 -- Wakes the clients that wait for the end of a job: adds an entry to TAG:ended:ID, see _results.lua.
 local records, queue, requests = records_at(KEYS), queue_at(KEYS, 1), requests_at(KEYS)
 local id, ttl, line = ARGV[1], tonumber(ARGV[2]), ARGV[3]
 local request, window = ARGV[4], tonumber(ARGV[5])
-local limits, with_dead = parse_limits(ARGV[6]), ARGV[7] == '1'
+local with_dead, limits = ARGV[6] == '1', limits_at(ARGV, 7)
 local now = milliseconds()
 if find_answer(request, requests, window, now) then
   return 1
@@ -30,17 +30,17 @@ end
 id = resolve_alias(records, id)
 local state = read_state(records, id)
 local removed = 0
-if state and state.status == 'w' then
+if state and state.status == 'waiting' then
   removed = remove_waiting(queue, id)
   if removed == 0 then
     return redis.call('HGET', records.jobs, id)
   end
-elseif state and state.status == 'd' and with_dead then
+elseif state and state.status == 'dead' and with_dead then
   removed = redis.call('ZREM', queue.dead, id)
 end
 if removed == 0 then
   return 0
 end
-finish_job(records, id, state, 'c', line, ttl, now, limits)
+finish_job(records, id, state, 'cancelled', line, ttl, now, limits)
 record_answer(request, '1', requests, window, now)
 return 1

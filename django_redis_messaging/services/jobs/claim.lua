@@ -13,8 +13,8 @@
 -- ARGV  3 length of the new leases: ms; 0: the jobs are deleted at once
 -- ARGV  4 number of jobs
 -- ARGV  5 age that a job must have: ms since it became due
--- ARGV  6 limits, as in _leases.lua
--- ARGV  7… leases to settle, each: queue (1, 2 …), id, fence, token, then outcome, ms, line as in jobs/settle.lua
+-- ARGV  6-10 limits of the slot, see _leases.lua: max_dead, dead_ttl, max_lost, max_results, result_ttl
+-- ARGV  11… leases to settle, each: queue (1, 2 …), id, fence, token, then outcome, ms, line as in jobs/settle.lua
 -- Returns {now, due, settled, jobs}: the server's clock (ms); if there are fewer jobs than wanted, or none are, the ms
 -- until something is due, or -1; for each settled lease 1, or 0 if it was stale; for each job queue, id, payload, state
 -- (flat: Redis converts each table of a reply at the cost of a command)
@@ -22,8 +22,8 @@
 local records, queues = records_at(KEYS), queues_at(KEYS)
 local new_token, worker, length = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local wanted, min_age = tonumber(ARGV[4]), tonumber(ARGV[5])
-local limits = parse_limits(ARGV[6])
-local FIRST, FIELDS = 7, 7
+local limits = limits_at(ARGV, 6)
+local FIRST, FIELDS = 11, 7
 local us = microseconds()
 local now = math.floor(us / 1000)
 -- This claim answers the wake-up. As a removal, which Redis never refuses, it also comes before all other writes:
@@ -40,9 +40,9 @@ end
 -- workers: two of its leases have expired, or one, if the next would be the last. Its attempt is started later, by
 -- jobs/start_lone.lua. A first loss nearly always has another cause: a deploy, or another job of that worker.
 local function lease_job(queue, id, state)
-  local lost = tonumber(state.lost)
-  if lost > 1 or (lost == 1 and limits.lost == 2) then
-    state.status = 'h'
+  local lost = state.lost
+  if lost ~= '0' and (lost ~= '1' or limits.max_lost == '2') then
+    state.status = 'lone'
   else
     count_attempt(state, worker, now)
   end
@@ -55,7 +55,7 @@ local function lease_job(queue, id, state)
   state.token = new_token
   local text = format_state(state)
   redis.call('HSET', records.states, id, text)
-  redis.call('ZADD', queue.leased, now + length, id)
+  redis.call('ZADD', queue.leased, digits(now + length), id)
   return text
 end
 
@@ -87,7 +87,7 @@ for number, queue in ipairs(queues) do
       lease(number, id)
     end
   elseif wanted > 0 then
-    local popped = redis.call('ZPOPMIN', queue.ready, wanted - taken)
+    local popped = redis.call('ZPOPMIN', queue.ready, digits(wanted - taken))
     for at = 1, #popped, 2 do
       lease(number, popped[at])
     end

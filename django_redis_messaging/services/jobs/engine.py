@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import Enum
@@ -55,7 +56,13 @@ MAX_AGE = 30 * 86_400_000
 #: ms by which a job may be due after the registered moment without a new registration: less than MAX_AGE
 MAX_LATER = 15 * 86_400_000
 #: status of a lone job that is leased and not started yet
-LONE = "h"
+LONE = "lone"
+#: a state as _records.lua describes it
+_STATE = re.compile(
+    r"\A(\w+)(?: priority=(-?\d+))? attempts=(\d+)/(\d+) pushed=(\d+) (?:due|ended)=(\d+)"
+    r"(?: fence=(\d+))?(?: token=(\S+))?(?: first=(\d+))?(?: last=(\d+))?(?: by=(\S+))?"
+    r"(?: lost=(\d+))?(?: awaited=(1))?(?: unique=(.*))?\Z"
+)
 
 
 class Outcome(Enum):
@@ -239,7 +246,7 @@ class Engine:
         """Settle leases, do what is due by time, and lease up to `count` jobs for `lease` ms (0: the jobs are
         deleted at once). A lost reply is not requested again: its jobs come back when their leases end, or
         with `return_claims`. `token` identifies the claim; empty: a new one."""
-        words: list[Argument] = [token or new_token(), worker, lease, count, min_age, self._limits()]
+        words: list[Argument] = [token or new_token(), worker, lease, count, min_age, *self._limits()]
         for one in settlements:
             words += (queues.index(one.lease.queue) + 1, *one.words)
         reply = yield Script("jobs/claim", self.keys.with_queues(queues), words, once=True)
@@ -248,7 +255,7 @@ class Engine:
     def return_claims(self, queues: Sequence[str], tokens: Sequence[str]) -> Steps[int]:
         """Release the jobs of claims whose replies were lost, uncounted. Returns how many."""
         keys = self.keys.with_queues(queues)
-        released: int = yield Script("jobs/return", keys, (self._limits(), *tokens))
+        released: int = yield Script("jobs/return", keys, (*self._limits(), *tokens))
         return released
 
     def sweep(self, queues: Sequence[str]) -> Steps[float | None]:
@@ -263,7 +270,7 @@ class Engine:
     def settle(self, settlement: Settlement) -> Steps[bool | None]:
         """Settle one lease. False where it is stale, None where a lost reply leaves that open."""
         keys = self.keys.queue(settlement.lease.queue).with_records
-        reply = yield Script("jobs/settle", keys, (self._limits(), *settlement.words), settles=True)
+        reply = yield Script("jobs/settle", keys, (*self._limits(), *settlement.words), settles=True)
         return settled(reply)
 
     def settle_and_push(self, settlement: Settlement, follow_up: FollowUp) -> Steps[int | None]:
@@ -273,7 +280,7 @@ class Engine:
         lost reply leaves that open, since no result is kept.
         """
         keys = self.keys.with_queues((settlement.lease.queue, follow_up.queue))
-        words = (self._limits(), *settlement.words, follow_up.max_aliases, *follow_up.job)
+        words = (*self._limits(), *settlement.words, follow_up.max_aliases, *follow_up.job)
         moment: int | None = yield Script("jobs/settle", keys, words, settles=True)
         return moment
 
@@ -301,7 +308,7 @@ class Engine:
         """Take out a job that has not started; with `dead`, a dead one, too. With a `ttl` (ms), the
         cancellation is its result. Returns its queue: `queue`, or another one in which it waits; None if it
         has started, has ended, or doesn't exist."""
-        words = (job_id, ttl, line, request(None), window(), self._limits(), int(dead))
+        words = (job_id, ttl, line, request(None), window(), int(dead), *self._limits())
         return (yield from self._change_waiting("jobs/cancel", queue, words))
 
     def reschedule(self, queue: str, job_id: str, delay: int | str, line: str = "") -> Steps[str | None]:
@@ -385,11 +392,9 @@ class Engine:
         """Remove the heartbeat of a worker that ends."""
         yield Command("HDEL", self.keys.workers, worker)
 
-    def _limits(self) -> str:
-        """The limits of the slot, as _leases.lua parses them."""
-        max_results, result_ttl = self._result_limits
-        max_dead = conf.current().JOB_MAX_DEAD
-        return f"{max_dead} {_dead_ttl()} {self._max_lost()} {max_results} {result_ttl}"
+    def _limits(self) -> tuple[int, int, int, int, int]:
+        """The limits of the slot, as the arguments of a script: see limits_at in _leases.lua."""
+        return conf.current().JOB_MAX_DEAD, _dead_ttl(), self._max_lost(), *self._result_limits
 
     def _result_age(self) -> int:
         """How long the result of a dead job is kept: ms."""
@@ -442,23 +447,27 @@ def pages(jobs: Sequence[T], payload: Callable[[T], str]) -> Iterator[Sequence[T
 
 def parse_state(raw: bytes) -> State:
     """The state in a reply."""
+    found = _STATE.findall(raw.decode())
+    if not found:
+        raise ValueError(f"The state of a job has another format: {raw!r}")
     (
-        status, priority, attempts, lost, max_attempts, fence,
-        token, pushed, first, last, moment, workers, awaited, unique,
-    ) = raw.decode().split(" ", 13)  # fmt: skip
+        status, priority, attempts, max_attempts, pushed, moment,
+        fence, token, first, last, workers, lost, awaited, unique,
+    ) = found[0]  # fmt: skip
+    started = int(first) if first else 0
     return State(
         status,
-        int(priority),
+        int(priority) if priority else 0,
         int(attempts),
-        int(lost),
+        int(lost) if lost else 0,
         int(max_attempts),
-        int(fence),
-        token,
+        int(fence) if fence else 0,
+        token or "-",
         int(pushed),
-        int(first),
-        int(last),
+        started,
+        int(last) if last else started,
         int(moment),
-        [] if workers == "-" else workers.split(","),
+        workers.split(",") if workers else [],
         awaited == "1",
         unique,
     )

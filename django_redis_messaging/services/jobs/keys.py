@@ -31,8 +31,10 @@ class JobKeys:
 
     @functools.cached_property
     def states(self) -> str:
-        """HASH job id → state, in the format of _records.lua. A field is deleted with its job, or when
-        the result expires."""
+        """HASH job id → state: a status and named fields, for example "waiting attempts=0/5
+        pushed=1764170000000 due=1764170060000"; _records.lua describes them. The payload and the log of a job
+        with a result follow, each after a newline. A field is deleted with its job, or when the result
+        expires."""
         return self.tag + ":states"
 
     @functools.cached_property

@@ -35,7 +35,7 @@ local waiting = redis.call('ZCARD', queue.ready) + delayed + count
 for at = FIRST, waiting > max_waiting and #ARGV or 0, FIELDS do
   local known = redis.call('HGET', records.states, ARGV[at])
   local unique = ARGV[at + FIELDS - 1]
-  if known and (request == '' or status_of(known) ~= 'd') or (unique ~= '' and unique_holder(records, unique)) then
+  if known and (request == '' or status_of(known) ~= 'dead') or (unique ~= '' and unique_holder(records, unique)) then
     waiting = waiting - 1
   end
 end
@@ -44,7 +44,7 @@ if waiting > max_waiting then
 end
 
 local ready, priorities = {}, {}
-local pushed, in_force = now, ''
+local pushed, in_force = digits(now), ''
 for at = FIRST, #ARGV, FIELDS do
   local id, payload, delay, priority, max_attempts, unique = unpack(ARGV, at, at + FIELDS - 1)
   local known = redis.call('HGET', records.states, id)
@@ -52,7 +52,7 @@ for at = FIRST, #ARGV, FIELDS do
   local holder = unique ~= '' and not repeated and holder_for(records, id, unique, max_aliases)
   if repeated then
     pushed = pushed_at(known)
-  elseif not holder and (not known or status_of(known) == 'd') then
+  elseif not holder and (not known or status_of(known) == 'dead') then
     local due = math.max(due_after(delay, us), now)
     add_job(records, id, payload, now, due, priority, max_attempts, unique)
     if known then -- it was dead

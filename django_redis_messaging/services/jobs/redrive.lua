@@ -35,8 +35,8 @@ local function redrive(id)
   if state.unique ~= '' and redis.call('HSETNX', records.uniques, state.unique, id) == 0 then
     return false
   end
-  state.status, state.moment, state.attempts, state.lost = 'w', digits(now), 0, 0
-  state.first, state.last, state.workers = '0', '0', '-'
+  state.status, state.moment, state.attempts, state.lost = 'waiting', digits(now), '0', '0'
+  state.first, state.last, state.by = '0', '0', '-'
   write_state(records, id, state)
   enqueue(queue, records, id, state.priority, now, now)
   redis.call('ZREM', queue.dead, id)

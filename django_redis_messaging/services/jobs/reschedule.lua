@@ -16,7 +16,7 @@ local records, queue = records_at(KEYS), queue_at(KEYS, 1)
 local id, delay, line = ARGV[1], ARGV[2], ARGV[3]
 id = resolve_alias(records, id)
 local state = read_state(records, id)
-if not state or state.status ~= 'w' then
+if not state or state.status ~= 'waiting' then
   return 0
 elseif remove_waiting(queue, id) == 0 then
   return redis.call('HGET', records.jobs, id)

@@ -7,13 +7,13 @@
 --
 -- KEYS  1-8 records, see _records.lua
 -- KEYS  9… queues, see _queue.lua
--- ARGV  1 limits, as in _leases.lua
--- ARGV  2… tokens of the claims
+-- ARGV  1-5 limits of the slot, see _leases.lua: max_dead, dead_ttl, max_lost, max_results, result_ttl
+-- ARGV  6… tokens of the claims
 -- Returns the number of released jobs
 local records, queues = records_at(KEYS), queues_at(KEYS)
-local limits = parse_limits(ARGV[1])
+local limits = limits_at(ARGV, 1)
 local tokens = {}
-for at = 2, #ARGV do
+for at = 6, #ARGV do
   tokens[ARGV[at]] = true
 end
 local now = milliseconds()

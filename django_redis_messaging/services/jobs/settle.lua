@@ -7,21 +7,21 @@
 --
 -- KEYS  1-8 records, see _records.lua
 -- KEYS  9… queue of the job, and that of the job to push, see _queue.lua
--- ARGV  1 limits, as in _leases.lua
--- ARGV  2 lease: id
--- ARGV  3 lease: fence
--- ARGV  4 lease: token
--- ARGV  5 outcome: done, retry, release or dead
--- ARGV  6 outcome: ms to keep the result, or to delay the next attempt
--- ARGV  7 outcome: line for the log of attempts
--- ARGV  8… the job to push: ids that may stand for one job (this one, if its unique key is in use), id, which no
+-- ARGV  1-5 limits of the slot, see _leases.lua: max_dead, dead_ttl, max_lost, max_results, result_ttl
+-- ARGV  6 lease: id
+-- ARGV  7 lease: fence
+-- ARGV  8 lease: token
+-- ARGV  9 outcome: done, retry, release or dead
+-- ARGV  10 outcome: ms to keep the result, or to delay the next attempt
+-- ARGV  11 outcome: line for the log of attempts
+-- ARGV  12… the job to push: ids that may stand for one job (this one, if its unique key is in use), id, which no
 --          other job has, payload, delay (ms, or @ and a moment in ms), priority, max attempts, unique key or empty
 -- Returns the moment (ms), also to a repeat, as long as the result is kept; 0, with nothing done, if the lease is stale
 -- Wakes the clients that wait for the end of a job: adds an entry to TAG:ended:ID, see _results.lua.
 local records, queues = records_at(KEYS), queues_at(KEYS)
-local limits = parse_limits(ARGV[1])
-local id, fence = ARGV[2], ARGV[3]
-local FIRST, FOLLOW_UP = 2, 8
+local limits = limits_at(ARGV, 1)
+local id, fence = ARGV[6], ARGV[7]
+local FIRST, FOLLOW_UP = 6, 12
 local us = microseconds()
 local now = math.floor(us / 1000)
 
@@ -32,5 +32,5 @@ if settle(queues[1], records, now, limits, unpack(ARGV, FIRST, FOLLOW_UP - 1)) =
   return now
 end
 local state = read_state(records, id)
-local is_repeat = state and state.status == 's' and state.fence == fence
+local is_repeat = state and state.status == 'succeeded' and state.fence == fence
 return is_repeat and tonumber(state.moment) or 0

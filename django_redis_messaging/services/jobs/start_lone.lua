@@ -15,7 +15,7 @@ local state = leased_state(records, id, fence, token)
 if not state then
   return false
 end
-if state.status == 'h' then
+if state.status == 'lone' then
   count_attempt(state, worker, milliseconds())
   -- First a removal of nothing: when memory is full, Redis refuses the next write unless a removal came before.
   redis.call('HDEL', records.states, '')
