@@ -97,10 +97,12 @@ end
 
 local function format_state(state)
   local fence, token, first, last, by = state.fence, state.token, state.first, state.last, state.by
-  return state.status
+  local status = state.status
+  local will_run = status == 'running' or status == 'waiting' or status == 'lone'
+  return status
     .. (state.priority ~= '0' and ' priority=' .. state.priority or '')
     .. ' attempts=' .. state.attempts .. '/' .. state.max_attempts .. ' pushed=' .. state.pushed
-    .. (has_ended(state) and ' ended=' or ' due=') .. state.moment
+    .. (will_run and ' due=' or ' ended=') .. state.moment
     .. (fence ~= '0' and ' fence=' .. fence or '')
     .. (token ~= '-' and ' token=' .. token or '')
     .. (first ~= '0' and ' first=' .. first or '')

@@ -18,16 +18,16 @@
 --          other job has, payload, delay (ms, or @ and a moment in ms), priority, max attempts, unique key or empty
 -- Returns the moment (ms), also to a repeat, as long as the result is kept; 0, with nothing done, if the lease is stale
 -- Wakes the clients that wait for the end of a job: adds an entry to TAG:ended:ID, see _results.lua.
-local records, queues = records_at(KEYS), queues_at(KEYS)
+local records, queue = records_at(KEYS), queue_at(KEYS, 1)
 local limits = limits_at(ARGV, 1)
 local id, fence = ARGV[6], ARGV[7]
 local FIRST, FOLLOW_UP = 6, 12
 local us = microseconds()
 local now = math.floor(us / 1000)
 
-if settle(queues[1], records, now, limits, unpack(ARGV, FIRST, FOLLOW_UP - 1)) == 1 then
+if settle(queue, records, now, limits, unpack(ARGV, FIRST, FOLLOW_UP - 1)) == 1 then
   if ARGV[FOLLOW_UP] then
-    push_follow_up(queues[2], records, us, unpack(ARGV, FOLLOW_UP))
+    push_follow_up(queue_at(KEYS, 2), records, us, unpack(ARGV, FOLLOW_UP))
   end
   return now
 end
