@@ -290,7 +290,8 @@ def make_events(latest: int, entries: list[bytes]) -> list[ChatEvent]:
 
 def _make_event(number: int, ms: int, after_id: int, kind: EventKind, actor: str, *rest: Any) -> ChatEvent:
     """Make an event of its entry: see _info.lua."""
-    title, users, count = "", list(rest or [actor]), len(rest) or 1
+    users: list[Any] = list(rest or [actor])
+    title, count = "", len(users)
     if kind == "renamed":
         title, users, count = rest[0], [], 0
     elif type(users[-1]) is int:
