@@ -456,6 +456,7 @@ class TestFullMemory:
 
     def test_lost_job_is_lone_started_and_settled(self, queue: DelayQueue, fill: Fill) -> None:
         """As by a worker of tasks."""
+        queue = DelayQueue("mail")
         queue._engine.counts_lost = True
         queue.pop(1, lease=0.001)
         queue.pop(4)

@@ -205,6 +205,8 @@ class Engine:
         kept at least, in ms."""
         self.keys = JobKeys(prefix, kind, value)
         self._result_limits = max_results, result_ttl
+        #: the settings from which the limits were made, and these
+        self._known_limits: tuple[conf.Settings | None, tuple[str, ...]] = None, ()
 
     def queue_of(self, payload: bytes) -> str:
         """The queue of a job, if its payload says so; empty for an engine of one queue."""
@@ -308,7 +310,7 @@ class Engine:
         """Take out a job that has not started; with `dead`, a dead one, too. With a `ttl` (ms), the
         cancellation is its result. Returns its queue: `queue`, or another one in which it waits; None if it
         has started, has ended, or doesn't exist."""
-        words = (job_id, ttl, line, request(None), window(), int(dead), *self._limits())
+        words: list[Argument] = [job_id, ttl, line, request(None), window(), int(dead), *self._limits()]
         return (yield from self._change_waiting("jobs/cancel", queue, words))
 
     def reschedule(self, queue: str, job_id: str, delay: int | str, line: str = "") -> Steps[str | None]:
@@ -392,9 +394,13 @@ class Engine:
         """Remove the heartbeat of a worker that ends."""
         yield Command("HDEL", self.keys.workers, worker)
 
-    def _limits(self) -> tuple[int, int, int, int, int]:
+    def _limits(self) -> tuple[str, ...]:
         """The limits of the slot, as the arguments of a script: see limits_at in _leases.lua."""
-        return conf.current().JOB_MAX_DEAD, _dead_ttl(), self._max_lost(), *self._result_limits
+        settings = conf.current()
+        if self._known_limits[0] is not settings:
+            limits = settings.JOB_MAX_DEAD, _dead_ttl(), self._max_lost(), *self._result_limits
+            self._known_limits = settings, tuple(map(str, limits))
+        return self._known_limits[1]
 
     def _result_age(self) -> int:
         """How long the result of a dead job is kept: ms."""
