@@ -110,7 +110,7 @@ def enqueue_all() -> list[TaskResult]:
 
 def count_recorded(record: JobRecord | None) -> int:
     """Number of recorded return values; -1 if the task is lost."""
-    if record is None or record.state.status != "s":
+    if record is None or record.state.status != "succeeded":
         return -1
     return sum(line.startswith(b"R") for line in record.log.split(b"\n"))
 
@@ -425,7 +425,7 @@ class TestWorkerWithoutRedis:
         tasks = jobs.note_timeout.using(timeout=0.5), jobs.async_note_timeout.using(timeout=0.5)
         with at_work(concurrency=2, lease=1.0):
             results = [task.enqueue(20) for task in tasks]
-            until(lambda: {state(result).status for result in results} == {"r"})
+            until(lambda: {state(result).status for result in results} == {"running"})
             with unavailable(own_server):  # heartbeats wait
                 until(lambda: len(jobs.notes) == 2)
         assert max(jobs.notes) < 3
