@@ -83,7 +83,7 @@ class Machine(RuleBasedStateMachine):
 
 def finds_a_mistake(machine: type[RuleBasedStateMachine], *others: type[Exception]) -> None:
     """The machine fails with an assertion or one of the `others`."""
-    quick = settings(PROFILE, phases=[Phase.generate], max_examples=1000, derandomize=True)
+    quick = settings(PROFILE, phases=[Phase.generate], max_examples=4000, derandomize=True)
     with pytest.raises((AssertionError, FlakyFailure, *others)) as found:
         run_state_machine_as_test(machine, settings=quick)
     # a failure that Hypothesis cannot reproduce also counts: it is reported by this error
