@@ -230,6 +230,18 @@ class TestChanges:
         chat.edit("bob", 2, "deux")
         assert bodies(chat.changes("cat", after=3, edits=1).edited) == ["deux"]
 
+    def test_edits_of_a_chat_that_has_lost_their_number_are_missed(self, chat: Chat) -> None:
+        chat.edit("bob", 2, "zwei")
+        chat.edit("ann", 1, "eins")
+        known = chat.changes("cat", after=3)
+        chat.edit("ann", 3, "drei")
+        server().hdel(keys(chat).info, "edits")
+        chat.edit("bob", 2, "deux")
+        news = chat.changes("cat", after=3, edits=known.edits)
+        assert (known.edits, news.edits, news.edits_missed) == (2, 1, True)
+        chat.edit("bob", 2, "two")
+        assert bodies(chat.changes("cat", after=3, edits=1).edited) == ["two"]
+
     def test_positions_are_returned_when_they_changed(self, chat: Chat) -> None:
         known = chat.changes("bob", after=3)
         chat.ack("cat", 2)

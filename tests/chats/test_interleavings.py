@@ -297,6 +297,15 @@ class TestCrashes:
         finish(operation, operation.send(reply))
         settle(chat)
 
+    def test_a_refused_joining_keeps_the_entry_of_an_interrupted_one(self) -> None:
+        chat = begin(NO_MEMBER, 0)
+        crash_after(chat.join, 2, "bob")
+        server().delete(joining("bob"))  # it was long ago
+        with pytest.raises(NotAMember):
+            chat.join("bob", by="zoe")
+        assert is_member(chat)
+        settle(chat)
+
     @pytest.mark.parametrize("asked", range(4))
     def test_adding_several_members_is_completed_by_its_repeat(self, asked: int) -> None:
         chat = begin(NO_MEMBER, 0)

@@ -20,8 +20,8 @@ local MAX_EDITS = 100
 -- the number of edits. `known` can be nil: then there is nothing to list.
 local function edits_since(edits, count, known)
   local list = {}
-  if not known or known == count then
-    return false, list
+  if not known or known >= count then
+    return (known or 0) > count, list
   end
   local found = redis.call('ZRANGEBYSCORE', edits, '(' .. digits(known), '+inf', 'WITHSCORES')
   if not found[1] or found[1] == 'dropped' then
@@ -35,13 +35,14 @@ end
 
 -- Records an edit of the message `id`.
 local function record_edit(info, edits, id)
-  local listed = redis.call('ZCARD', edits)
+  local latest = redis.call('ZRANGE', edits, -1, -1, 'WITHSCORES')[2]
   local number = redis.call('HINCRBY', info, 'edits', 1)
-  if listed == 0 then
+  if not latest or tonumber(latest) >= number then -- the latter: the field edits was lost
+    redis.call('UNLINK', edits)
     redis.call('ZADD', edits, number - 1, 'dropped')
   end
-  local added = redis.call('ZADD', edits, number, id)
-  if added == 1 and listed > MAX_EDITS then
+  redis.call('ZADD', edits, number, id)
+  if redis.call('ZCARD', edits) > MAX_EDITS + 1 then
     local oldest = redis.call('ZRANGE', edits, 1, 1, 'WITHSCORES')
     redis.call('ZREM', edits, oldest[1])
     redis.call('ZADD', edits, oldest[2], 'dropped')

@@ -28,9 +28,8 @@ allow_writes_when_full(keys.chats)
 redis.call('ZREM', keys.joining, joining_entry(chat, token))
 local known, seen = read_index_entry(keys.chats, chat)
 known = known or 0
-if known < 0 and number <= -known then -- the membership has ended meanwhile
-  remove_index_entry(keys.chats, keys.joining, chat, known, seen)
-  return state
+if known < 0 and number <= -known then
+  return state -- the membership has ended meanwhile, unless data was lost: a read finds out
 end
 if number > known then
   if not seen or string.match(seen, '^%d+%-%d+%-%d+%-(%d+)') ~= epoch then

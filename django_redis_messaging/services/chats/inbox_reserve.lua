@@ -12,8 +12,10 @@
 -- ARGV  4 who makes the user a member; if the user does so, the other member of a direct chat, or ''
 -- ARGV  5 1 if the user makes themselves a member, otherwise 0
 -- ARGV  6 how long a joining can take: ms
--- Returns 1, or 2 if the user hides what they have read; or, with nothing written, 'full', 'blocked', 'opted out', or 0:
---   refused, but the entry names a membership, so that the user is a member already
+-- Returns the sum of 1, of 1 if the user hides what they have read, and of 2 if an earlier joining has not confirmed the
+--   entry: then it may have made the user a member, and a refusal of this one must not remove the entry. Or, with nothing
+--   written, 'full', 'blocked', 'opted out', or 0: refused, but the entry names a membership, so that the user is a member
+--   already
 local keys = user_at(KEYS)
 local chat, token, max_chats, person, is_own = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4], ARGV[5] == '1'
 local grace = tonumber(ARGV[6])
@@ -57,4 +59,5 @@ redis.call('PEXPIRE', keys.joining, grace)
 if not number then
   write_index_entry(keys.chats, chat, 0, '0-0-0-0-0-0-0')
 end
-return redis.call('HGET', keys.choices, 'receipts') == '0' and 2 or 1
+local hides = redis.call('HGET', keys.choices, 'receipts') == '0'
+return 1 + (hides and 1 or 0) + (number and number <= 0 and 2 or 0)

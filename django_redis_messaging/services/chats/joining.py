@@ -40,8 +40,9 @@ _GRACE = 3
 #: replies of leave.lua if no membership has ended
 NO_MEMBERSHIP = (b"no chat", b"no member")
 
-#: replies of inbox_reserve.lua if the entry was written; the latter: and the user hides what they have read
-_RESERVED, _RESERVED_HIDING = 1, 2
+#: replies of inbox_reserve.lua if the entry was written: the user hides what they have read; an earlier
+#: joining has not confirmed it
+_HIDING, _UNCONFIRMED = (2, 4), (3, 4)
 
 #: parts of the reply of inbox_confirm.lua: the user hides what they have read; of direct chats: the user has
 #: blocked the other one, or has left for good, meanwhile
@@ -88,6 +89,8 @@ class Joining:
     """The two users of a direct chat."""
     token: str = field(default_factory=lambda: os.urandom(8).hex())
     """Names the attempt in the indexes of the users while it is in progress."""
+    unconfirmed: set[str] = field(default_factory=set)
+    """Users whom an earlier attempt, whose process has crashed, may have made members."""
 
     def reserve(self, users: Sequence[str]) -> Steps[dict[str, bool]]:
         """Write the chat into the users' indexes before they become members; into none if one is full, or if
@@ -100,8 +103,10 @@ class Joining:
         for page in batched(users):
             replies = yield [self._reservation(user) for user in page]
             for user, reply in zip(page, replies, strict=True):
-                if reply in (_RESERVED, _RESERVED_HIDING):
-                    reserved[user] = reply == _RESERVED_HIDING
+                if type(reply) is int and reply:
+                    reserved[user] = reply in _HIDING
+                    if reply in _UNCONFIRMED:
+                        self.unconfirmed.add(user)
             for user, reply in zip(page, replies, strict=True):
                 if isinstance(reply, bytes):
                     yield from best_effort(self.release(reserved))
@@ -144,10 +149,14 @@ class Joining:
 
     def release(self, users: Iterable[str]) -> Steps[None]:
         """Remove what `reserve` has written."""
-        arguments = (self.chat_id, self.token)
         for page in batched(users):
             yield [
-                Script("chats/inbox_release", UserKeys(self.prefix, user).index, arguments) for user in page
+                Script(
+                    "chats/inbox_release",
+                    UserKeys(self.prefix, user).index,
+                    (self.chat_id, self.token, int(user not in self.unconfirmed)),
+                )
+                for user in page
             ]
 
     def confirm(

@@ -72,7 +72,7 @@ class ChatRepair(Service):
             lost = [
                 user
                 for (user, number), entry in zip(page, found, strict=True)
-                if entry is None or 0 < int(entry.split(b" ")[0]) < number
+                if entry is None or int(entry.split(b" ")[0]) < number
             ]
             if lost:
                 restored += yield from self._write_entries(lost)
