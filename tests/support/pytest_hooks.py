@@ -99,10 +99,7 @@ def runs_on_each_server(test: pytest.Item) -> bool:
 
 
 def arrange(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Add implied markers, deselect tests that are not wanted, and move the browser tests to the end.
-
-    Playwright's event loop runs until the end of the session, beside which no async test may run.
-    """
+    """Add implied markers, and deselect tests that are not wanted."""
     if not LONG:
         config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker("long")])
         items[:] = [item for item in items if not item.get_closest_marker("long")]
@@ -119,6 +116,11 @@ def arrange(config: pytest.Config, items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.flaky(reruns=0))
         elif item.get_closest_marker("timing") and repeats:
             item.add_marker(pytest.mark.flaky(reruns=repeats))
+
+
+def move_browser_tests(items: list[pytest.Item]) -> None:
+    """Move the browser tests to the end: Playwright's event loop runs until the end of the session, beside
+    which no async test may run."""
     items.sort(key=lambda item: item.get_closest_marker("browser") is not None)
 
 
