@@ -151,6 +151,16 @@ def test_flaky_tests_are_listed_and_promises_are_never_rerun(
         assert "Left behind: the threads endless." in output
 
 
+def test_browser_tests_are_last() -> None:
+    """In one process, no async test can run after them. pytest groups the tests by their fixtures before."""
+    folders = (ROOT / "tests" / "web", ROOT / "tests" / "live")
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q", "--collect-only", *folders]
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True).stdout
+    browser = ["_browser.py::" in line for line in listed.splitlines() if "::" in line]
+    assert browser == sorted(browser)
+    assert set(browser) == {False, True}
+
+
 def test_shrinking_time_is_limited() -> None:
     from hypothesis.internal.conjecture import engine
 
