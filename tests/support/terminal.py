@@ -56,7 +56,9 @@ class Terminal:
         return self.process.returncode, out
 
     def _read(self) -> bool:
-        ready, _, _ = select.select([self._descriptor], [], [], 0.05)
+        poll = select.poll()
+        poll.register(self._descriptor, select.POLLIN)
+        ready = poll.poll(50)  # ms
         try:
             read = os.read(self._descriptor, 4096) if ready else b""
         except OSError:  # the last process has closed the terminal
