@@ -155,7 +155,7 @@ def line_of(mistake: Mistake) -> int | None:
 
 
 def pytest(*words: str, timeout: float | None = None, **environment: str) -> subprocess.CompletedProcess[str]:
-    command = ["uv", "run", "pytest", "-q", "-rfE", "-p", "no:cacheprovider", *words]
+    command = ["uv", "run", "pytest", "-q", "-n", "0", "-rfE", "-p", "no:cacheprovider", *words]
     variables = {**os.environ, "PYTHONPATH": str(SAMPLE.parent), **environment}
     return subprocess.run(
         command, capture_output=True, text=True, timeout=timeout, env=variables, check=False

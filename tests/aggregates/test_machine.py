@@ -278,6 +278,7 @@ PLANTS: Plants = {
 class TestMachine(MachineTests):
     machine = AggregateMachine
     plants = PLANTS
+    quick = ("a repeat is refused", "a period is not registered")
     errors = (
         MessagingError,
         LookupError,

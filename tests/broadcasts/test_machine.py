@@ -218,4 +218,5 @@ PLANTS: Plants = {
 class TestMachine(MachineTests):
     machine = ChannelMachine
     plants = PLANTS
+    quick = ("a gap is not reported", "repeats are events")
     errors = (TimeoutError,)

@@ -534,5 +534,6 @@ PLANTS: Plants = {
 class TestMachine(MachineTests):
     machine = ChatMachine
     plants = PLANTS
+    quick = ("own messages count as unread", "joining shows earlier messages")
     #: a cursor above the newest message
     errors = (IndexError,)

@@ -28,7 +28,7 @@ from tests.core.conftest import Connect, at_once, frozen, takes
 from tests.support import permissions
 from tests.support.clusters import Cluster
 from tests.support.example_service import Things
-from tests.support.sentinels import NAME, Sentinel, Sentinels
+from tests.support.sentinels import Sentinel, Sentinels, service_name
 from tests.support.topologies import PREFIXES, Servers
 
 pytestmark = pytest.mark.usefixtures("closing")
@@ -283,10 +283,12 @@ class TlsSentinel(Sentinel):
 class TestDocumentedEntries:
     """The CACHES entries and the ACL lines of docs/scaling.md, with real servers that accept TLS only."""
 
-    def entry(self, heading: str, servers: Servers, names: dict[str, int]) -> dict[str, Any]:
+    def entry(
+        self, heading: str, servers: Servers, names: dict[str, int], service: str = ""
+    ) -> dict[str, Any]:
         """The CACHES of the page, with ports on this machine for its host names."""
         certificate = servers.authority.certificate
-        code = ENTRIES[heading].replace("/etc/ssl/redis-ca.pem", certificate).replace("mymaster", NAME)
+        code = ENTRIES[heading].replace("/etc/ssl/redis-ca.pem", certificate).replace("mymaster", service)
         for name, port in names.items():
             code = re.sub(rf"{name}:\d+", f"127.0.0.1:{port}", code)
             code = re.sub(rf'"{name}", \d+', f'"127.0.0.1", {port}', code)
@@ -349,7 +351,8 @@ class TestDocumentedEntries:
                 [watcher] = re.findall(r"^user (watcher .*)$", PAGE, re.MULTILINE)
                 watched.execute_command("ACL", "SETUSER", *watcher.split(), "&*")
             names = {f"sentinel{number}.internal": sentinel.port for number in (1, 2, 3)}
-            with self.users([client]), self.site(self.entry("Sentinels", servers, names)):
+            entries = self.entry("Sentinels", servers, names, service_name(port))
+            with self.users([client]), self.site(entries):
                 pass
 
     def test_a_cluster(self, servers: Servers, cluster: Cluster) -> None:

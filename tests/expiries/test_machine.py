@@ -241,3 +241,4 @@ PLANTS: Plants = {
 class TestMachine(MachineTests):
     machine = TimerMachine
     plants = PLANTS
+    quick = ("replaced timers are kept", "claimed timers stay leased")

@@ -643,6 +643,7 @@ PLANTS: Plants = {
 class TestMachine(MachineTests):
     machine = FilesMachine
     plants = PLANTS
+    quick = ("an ack frees nothing", "one byte too many")
     errors = (MessagingError, LookupError)  # an error of a script, and a missing block or id, are finds, too
 
 

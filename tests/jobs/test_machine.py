@@ -541,3 +541,4 @@ PLANTS: Plants = {
 class TestMachine(MachineTests):
     machine = QueueMachine
     plants = PLANTS
+    quick = ("priorities are reversed", "delays are ignored")

@@ -462,4 +462,5 @@ PLANTS: Plants = {
 class TestMachine(MachineTests):
     machine = LockMachine
     plants = PLANTS
+    quick = ("fences do not grow", "polls do not expire")
     errors = (MessagingError,)  # an error of a script is a find, too

@@ -347,4 +347,5 @@ PLANTS: Plants = {
 class TestMachine(MachineTests):
     machine = MailboxMachine
     plants = PLANTS
+    quick = ("reused ids are not detected", "replaced mail stays")
     errors = (MessagingError,)  # a failing script also counts as found

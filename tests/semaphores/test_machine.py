@@ -281,4 +281,5 @@ PLANTS: Plants = {
 class TestMachine(MachineTests):
     machine = SemaphoreMachine
     plants = PLANTS
+    quick = ("the dead hold permits", "a late release succeeds")
     errors = (MessagingError,)  # an error of a script is a find, too

@@ -18,7 +18,7 @@ from django_redis_messaging.devserver.server import EmbeddedServer
 from django_redis_messaging.services.expiries.timers import TIMERS
 from django_redis_messaging.services.jobs.keys import JobKeys
 from tests.support.clusters import NODE_TIMEOUT, PATIENCE, Cluster, until
-from tests.support.sentinels import DOWN_AFTER, NAME, Sentinels
+from tests.support.sentinels import DOWN_AFTER, Sentinels
 
 from .aliases import entry
 from .partitions import Network
@@ -211,7 +211,7 @@ class SentinelShard(Shard):
         )
         self._sentinels = sentinels
         #: the address of the primary
-        self._named = sentinels.orders.execute_command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", NAME)
+        self._named = sentinels.orders.execute_command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", sentinels.name)
 
     def spread(self, key: Callable[[str], str]) -> list[str]:
         """Some names."""
@@ -223,7 +223,7 @@ class SentinelShard(Shard):
 
     def restart(self) -> None:
         """Restart the killed primary, which is empty, once no Sentinel names it."""
-        named = ("SENTINEL", "GET-MASTER-ADDR-BY-NAME", NAME)
+        named = ("SENTINEL", "GET-MASTER-ADDR-BY-NAME", self._sentinels.name)
         until(lambda: all(one.execute_command(*named) != self._named for one in self._sentinels.controls))
         super().restart()
 

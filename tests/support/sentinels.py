@@ -10,8 +10,6 @@ from redis.retry import Retry
 from django_redis_messaging.devserver.server import EmbeddedServer, find_program, free_port
 from tests.support.clusters import Servers, is_live, until
 
-#: the service name of the servers
-NAME = "messaging-primary"
 #: ms after which a silent server counts as dead
 DOWN_AFTER = 500
 #: ms; timeout of a failover; it is retried after twice as long
@@ -21,12 +19,19 @@ FAILOVER = 1500
 PERIODS = {"INFO-PERIOD": 100, "PING-PERIOD": 300, "ASK-PERIOD": 100, "PUBLISH-PERIOD": 100}
 
 
+def service_name(port: int) -> str:
+    """By the port of the first primary: django-redis keeps one pool for each name in a process, also if other
+    Sentinels monitor other servers of this name later."""
+    return f"messaging-{port}"
+
+
 class Sentinel(EmbeddedServer):
     """The server's program as a Sentinel, which needs a writable configuration file."""
 
     def __init__(self, primary: int, *, quorum: int = 1, down_after: int = DOWN_AFTER) -> None:
         super().__init__()
         self.port = free_port()
+        self._name = service_name(primary)
         self._primary = primary
         self._quorum = quorum
         self._down_after = down_after
@@ -50,9 +55,9 @@ class Sentinel(EmbeddedServer):
             "bind 127.0.0.1",
             f"unixsocket {self.socket}",
             f"dir {self.directory}",
-            f"sentinel monitor {NAME} 127.0.0.1 {self._primary} {self._quorum}",
-            f"sentinel down-after-milliseconds {NAME} {self._down_after}",
-            f"sentinel failover-timeout {NAME} {FAILOVER}",
+            f"sentinel monitor {self._name} 127.0.0.1 {self._primary} {self._quorum}",
+            f"sentinel down-after-milliseconds {self._name} {self._down_after}",
+            f"sentinel failover-timeout {self._name} {FAILOVER}",
         ]
 
 
@@ -113,9 +118,14 @@ class Sentinels(Pair):
         self.controls: list[Any] = []
 
     @property
+    def name(self) -> str:
+        """The service name of the servers."""
+        return service_name(self._ports[0])
+
+    @property
     def url(self) -> str:
         """LOCATION of a CACHES entry."""
-        return f"redis://{NAME}/0?db=0"
+        return f"redis://{self.name}/0?db=0"
 
     @property
     def options(self) -> dict[str, Any]:
@@ -136,7 +146,7 @@ class Sentinels(Pair):
 
     def primary(self) -> int:
         """The number of the primary, according to the first Sentinel."""
-        _, port = self.orders.execute_command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", NAME)
+        _, port = self.orders.execute_command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", self.name)
         return self._ports.index(int(port))
 
     def kill(self) -> int:
@@ -149,7 +159,7 @@ class Sentinels(Pair):
     def order(self) -> None:
         """Start a failover to a replica; returns before it is complete."""
         self._settled()
-        self.orders.execute_command("SENTINEL", "FAILOVER", NAME)
+        self.orders.execute_command("SENTINEL", "FAILOVER", self.name)
 
     def took_over(self, former: int = 0) -> bool:
         """Whether another server than `former` is the primary, also according to the first Sentinel."""
@@ -180,10 +190,11 @@ class Sentinels(Pair):
 
     def _ready(self, sentinel: Any, primary: int, replicas: int, sentinels: int) -> bool:
         """Whether a Sentinel is connected to so many others, and could promote so many replicas."""
-        of = {kind: sentinel.execute_command("SENTINEL", kind, NAME) for kind in ("SENTINELS", "REPLICAS")}
+        kinds = ("SENTINELS", "REPLICAS")
+        of = {kind: sentinel.execute_command("SENTINEL", kind, self.name) for kind in kinds}
         others = _fields(of["SENTINELS"], b"flags")
         known = _fields(of["REPLICAS"], b"flags", b"master-link-status")
-        [state] = _fields([sentinel.execute_command("SENTINEL", "MASTER", NAME)], b"flags", b"port")
+        [state] = _fields([sentinel.execute_command("SENTINEL", "MASTER", self.name)], b"flags", b"port")
         return (
             state == (b"master", b"%d" % self._ports[primary])
             and others.count((b"sentinel",)) == sentinels - 1

@@ -38,8 +38,6 @@ PROFILE = settings(
 )
 #: script without its suffix → name of a bug → a text in the script, and its faulty replacement
 Plants = dict[str, dict[str, tuple[str, str]]]
-#: number of planted bugs per machine in every run
-FEW = 2
 T = TypeVar("T")
 _runs = itertools.count()
 
@@ -91,25 +89,22 @@ def finds_a_mistake(machine: type[RuleBasedStateMachine], *others: type[Exceptio
         assert found.value.split((AssertionError, *others))[1] is None, found.value
 
 
-def sample(bugs: Iterable[str]) -> list[Any]:
-    """The names of all planted bugs. All but a few are marked as long."""
-    names = list(bugs)
-    few = names[:: max(1, len(names) // FEW)][:FEW]
-    return [pytest.param(name, marks=[] if name in few else pytest.mark.long) for name in names]
-
-
 class MachineTests:
     """The app behaves as the model, and the machine finds each planted bug."""
 
     machine: ClassVar[type[RuleBasedStateMachine]]
     plants: ClassVar[Plants]
+    #: the planted bugs that are tried in every run: found within few examples. The large form tries all
+    quick: ClassVar[tuple[str, ...]]
     #: other errors by which the machine may find a bug
     errors: ClassVar[tuple[type[Exception], ...]] = ()
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
         """Parametrize the test with the planted bugs."""
         if "bug" in metafunc.fixturenames:
-            metafunc.parametrize("bug", sample(name for bugs in self.plants.values() for name in bugs))
+            bugs = [name for bugs in self.plants.values() for name in bugs]
+            marks = {name: () if name in self.quick else pytest.mark.long for name in bugs}
+            metafunc.parametrize("bug", [pytest.param(name, marks=marks[name]) for name in bugs])
 
     def test_it_behaves_as_the_model(self) -> None:
         run_state_machine_as_test(self.machine, settings=PROFILE)
@@ -123,6 +118,7 @@ class MachineTests:
         }
         assert set(found.values()) == {1}, found
         assert len(found) == sum(map(len, self.plants.values())), "two bugs of one name"
+        assert found.keys() >= set(self.quick)
 
     @pytest.mark.one_server
     def test_it_finds_a_planted_bug(self, bug: str, plant: Planting) -> None:
