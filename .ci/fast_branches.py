@@ -21,8 +21,12 @@ def coverage_init(registry: Any, options: Any) -> None:
     taken: dict[tuple[int, int], int] = {}
 
     def branch(monitor: Any, code: CodeType, offset: int, destination: int) -> Any:
+        place = id(code), offset
+        first = taken.get(place)
+        if first == destination:
+            return None
         record(monitor, code, offset, destination)
-        first = taken.setdefault((id(code), offset), destination)
-        return None if first == destination else sysmon.DISABLE
+        taken[place] = destination
+        return None if first is None else sysmon.DISABLE
 
     sysmon.SysMonitor.sysmon_branch_either = branch  # type: ignore[method-assign]

@@ -25,7 +25,7 @@ PLACE = re.compile(r"`([\w/]+\.\w+)`")
 PATIENCE = 300
 #: least number of tests that concern the example: its own, and those of script, keys and page
 MIN_TESTS = 15
-PYTEST = ("-m", "pytest", "-q", "-p", "no:cacheprovider")
+PYTEST = ("-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider")
 #: parts of the names of tests, or of their parameters, that concern the example
 CONCERNED = ("signup", "test_all_keys_differ", "every_imported_name", "TestFolders")
 #: most places that a new service may touch
