@@ -68,12 +68,11 @@ def run_threads(*functions: Callable[[], object]) -> None:
             future.result(2 * PATIENCE)
 
 
-def hang_with_a_job(location: str, prefix: str, connection: Connection) -> None:
+def hang_with_a_job(entry: dict[str, Any], prefix: str, connection: Connection) -> None:
     """A consumer that pops a job, reports it and then hangs."""
     import django
     from django.conf import settings
 
-    entry = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": location}
     settings.configure(CACHES={"messaging": entry}, REDIS_MESSAGING={"PREFIX": prefix})
     django.setup()
     [job] = DelayQueue("mail").pop(1, lease=LONG)
@@ -87,9 +86,9 @@ class TestLosses:
     @pytest.mark.timing
     def test_job_of_a_killed_consumer_is_requeued(self, queue: DelayQueue, messaging_alias: str) -> None:
         job_id = queue.push("x")
-        location = caches.settings[messaging_alias]["LOCATION"]
+        entry = caches.settings[messaging_alias]
         parent_end, child_end = processes.Pipe()
-        consumer = processes.Process(target=hang_with_a_job, args=(location, conf.prefix(), child_end))
+        consumer = processes.Process(target=hang_with_a_job, args=(entry, conf.prefix(), child_end))
         consumer.start()
         assert parent_end.poll(3 * DEADLINE)
         assert parent_end.recv() == job_id

@@ -39,6 +39,8 @@ WITH_LOCK_KEYS = {"locks/test_behaviour", "locks/test_locks_command"}
 
 _USER = "it connects as another user to a unix socket"
 _ORDER = "events of several primaries have no common order, and each primary has a limit of its own"
+_ONE = "it observes one of several primaries"
+_EACH = "each primary has flags, and says so"
 _PIPELINE = "the driver's Cluster client has no such transactions"
 #: tests and modules that need the unix socket of the server, with the reason
 UNIX_SOCKET = {
@@ -55,6 +57,13 @@ ONE_SERVER = {
     "test_slow_handlers_lose_events_above_the_limit": _ORDER,
     "test_hanging_handler_lets_another_listener_take_over": _ORDER,
     "test_expired_lease_is_taken_over": _ORDER,
+    "test_lease_is_kept_and_released": _ONE,
+    "test_own_lease_is_acquired_again": _ONE,
+    "test_lost_lease_is_noticed": _ONE,
+    "test_leases_due_at_the_same_time_share_a_round_trip": "only leases on one server are renewed together",
+    "test_unresponsive_server_is_disconnected": _ONE,
+    "test_flags_that_somebody_removes_are_added_again": _EACH,
+    "test_flags_that_somebody_removes_are_reported_once": _EACH,
     "test_another_database": "a Cluster has one database",
     "test_a_bucket_is_kept_for_the_retention_after_its_end": _PIPELINE,
     "test_the_original_cannot_reject_a_late_write": _PIPELINE,
