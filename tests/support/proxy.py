@@ -27,16 +27,6 @@ POLL_INTERVAL = 0.02
 RESET = struct.pack("ii", 1, 0)
 
 
-def readable(*sockets: socket.socket) -> list[socket.socket]:
-    """Those that can be read within POLL_INTERVAL. `select` knows no descriptors above 1023, which a process
-    with thousands of tests can have."""
-    poll = select.poll()
-    for one in sockets:
-        poll.register(one, select.POLLIN)
-    found = {descriptor for descriptor, _ in poll.poll(POLL_INTERVAL * 1000)}
-    return [one for one in sockets if one.fileno() in found]
-
-
 class LossyProxy:
     """Listens on a unix socket, forwards to the server's, and has faults on demand.
 
@@ -150,7 +140,7 @@ class LossyProxy:
 
     def _accept(self) -> None:
         while not self.closing:
-            if readable(self._listener):
+            if select.select([self._listener], [], [], POLL_INTERVAL)[0]:
                 with suppress(OSError):
                     self.lines.append(Line(self, self._listener.accept()[0]))
 
@@ -189,10 +179,10 @@ class Line:
         try:
             self._server.connect(self.connected_to)
             while not self.cut and not self._proxy.closing:
-                found = readable(self._client, self._server)
-                if self._client in found and not self._pass_request():
+                readable, _, _ = select.select([self._client, self._server], [], [], POLL_INTERVAL)
+                if self._client in readable and not self._pass_request():
                     break
-                if self._server in found and not self._pass_reply():
+                if self._server in readable and not self._pass_reply():
                     break
             if self.cut:
                 self._client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)

@@ -56,9 +56,7 @@ class Terminal:
         return self.process.returncode, out
 
     def _read(self) -> bool:
-        poll = select.poll()
-        poll.register(self._descriptor, select.POLLIN)
-        ready = poll.poll(50)  # ms
+        ready, _, _ = select.select([self._descriptor], [], [], 0.05)
         try:
             read = os.read(self._descriptor, 4096) if ready else b""
         except OSError:  # the last process has closed the terminal
