@@ -17,16 +17,16 @@ def coverage_init(registry: Any, options: Any) -> None:
     events.BRANCH_LEFT = events.BRANCH_RIGHT = events.BRANCH
     env.PYBEHAVIOR.branch_right_left = True
     record = sysmon.SysMonitor.sysmon_branch_either
-    #: code and offset of a branch → the direction it took first
-    taken: dict[tuple[int, int], int] = {}
+    #: measurement, code and offset of a branch → the direction that was recorded last
+    taken: dict[tuple[int, int, int], int] = {}
 
     def branch(monitor: Any, code: CodeType, offset: int, destination: int) -> Any:
-        place = id(code), offset
-        first = taken.get(place)
-        if first == destination:
+        place = id(monitor), id(code), offset
+        last = taken.get(place)
+        if last == destination:
             return None
         record(monitor, code, offset, destination)
         taken[place] = destination
-        return None if first is None else sysmon.DISABLE
+        return None if last is None else sysmon.DISABLE
 
     sysmon.SysMonitor.sysmon_branch_either = branch  # type: ignore[method-assign]

@@ -71,11 +71,14 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     pytest_hooks.choose_worlds(metafunc)
 
 
-@pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Iterator[None]:
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     pytest_hooks.arrange(config, items)
-    yield
-    pytest_hooks.move_browser_tests(items)  # after pytest has grouped tests by their fixtures
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_finish(session: pytest.Session) -> None:
+    pytest_hooks.move_browser_tests(session.items)  # pytest has grouped tests by their fixtures since
 
 
 @pytest.fixture(autouse=True)

@@ -85,7 +85,7 @@ EXAMPLE_TAGS = {
     "A queue": "{queue:mail}",
 }
 #: what is before this line of the page is written by hand
-MARKER = "<!-- The rest is generated: MESSAGING_KEYS=write uv run pytest tests/test_keys_page.py -->"
+MARKER = "<!-- The rest is generated: MESSAGING_KEYS=write uv run pytest -n 0 tests/test_keys_page.py -->"
 
 
 class Row(NamedTuple):

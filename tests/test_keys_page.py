@@ -1,6 +1,6 @@
 """docs/keys.md, and the number of the format in other documents.
 
-`MESSAGING_KEYS=write uv run pytest tests/test_keys_page.py` writes both.
+`MESSAGING_KEYS=write uv run pytest -n 0 tests/test_keys_page.py` writes both.
 """
 
 from __future__ import annotations

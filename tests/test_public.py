@@ -1,6 +1,6 @@
 """The public names of public.txt: a change of one of them is a change of the file, in the same commit.
 
-`MESSAGING_PUBLIC=write uv run pytest tests/test_public.py` writes the file.
+`MESSAGING_PUBLIC=write uv run pytest -n 0 tests/test_public.py` writes the file.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ FILE = Path(__file__).with_name("public.txt")
 DOCUMENTS = [public.PROJECT.with_name("README.md"), *sorted(public.PROJECT.with_name("docs").glob("*.md"))]
 HEAD = """\
 # What users of this app, or data that it has stored, can name. tests/test_public.py compares the code;
-#     MESSAGING_PUBLIC=write uv run pytest tests/test_public.py
+#     MESSAGING_PUBLIC=write uv run pytest -n 0 tests/test_public.py
 # writes it. A line that is removed or changed can break a site: it needs an entry in the changelog.
 """
 

@@ -18,7 +18,7 @@ from ..support.topologies import Servers
 
 pytestmark = pytest.mark.promise
 #: s: the service is back this long after the servers count the primary as dead
-BACK = 6.0
+BACK = 4.0
 #: at most so many jobs and timers are created and claimed at a primary that is lost before any replica has
 #: them; the repeat of a creation whose reply was lost creates them once more
 ON_THEIR_WAY = 4

@@ -373,7 +373,7 @@ class TestOutage:
             queue.execute_later("call", ["before"])
             await until_async(lambda: calls and is_empty(queue))
             self.fragile.kill()
-            await asyncio.sleep(0.3) if is_trying else await until_async(lambda: caplog.records)
+            await asyncio.sleep(0.3) if is_trying else await until_async(lambda: "retrying in" in caplog.text)
             began = time.monotonic()
         assert time.monotonic() - began < 10
         self.fragile.start()
