@@ -135,11 +135,12 @@ class TestEvents:
         channel.publish("before")
         first = channel.publish({"n": [1]}, request_id="r")
         Broadcast("other").publish("x", request_id="r")  # each channel has its own requests
+        old = buckets(channel)
         for payload in ({"n": [1]}, "other"):
             assert channel.publish(payload, request_id="r") == first
             next_bucket()
             channel.publish("after")
-        server().delete(buckets(channel)[0])
+        server().delete(*old)
         assert channel.publish("other", request_id="r").id == first.id
         assert payloads(channel.fetch()) == ["after"] * 2
         assert payloads(Broadcast("other").fetch()) == ["x"]
