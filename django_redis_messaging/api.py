@@ -56,6 +56,7 @@ from .services.mailboxes import (
     notify,
     notify_many,
 )
+from .services.rates import Decision, Rate, RateLimit
 from .services.semaphores import Semaphore, SemaphoreHolder, SemaphoreInfo, SemaphoreWaiter
 from .services.users.forgetting import aforget, forget
 from .services.users.privacy import Blocks, Choice, Choices
@@ -108,6 +109,10 @@ __all__ = [  # noqa: RUF022 (grouped: this is the table of contents)
     "SemaphoreInfo",
     "SemaphoreHolder",
     "SemaphoreWaiter",
+    # rate limits
+    "RateLimit",
+    "Rate",
+    "Decision",
     # files, and counts of their lines
     "FileChannel",
     "File",

@@ -33,8 +33,8 @@ from ..errors import InvalidArgument, MessagingError
 from ..services.chats import Changes, Chat, Message
 from ..services.chats.inbox import Inbox
 from ..services.common.arguments import parse_cursor
-from ..services.common.rates import COUNTED_BY_PAGES, Rate
 from ..services.live.stream import END
+from ..services.rates.user_rates import COUNTED_BY_PAGES, UserRate
 from . import identity as identities
 from . import problems
 from .identity import Identity
@@ -124,7 +124,7 @@ class MessagingView(View):
         """Count what the user does, up to its rate, unless the service does (`Chat._count_use`). Raises
         RateExceeded."""
         if self.counts(action):
-            Rate.of(self.me, action).require(times)
+            UserRate.of(self.me, action).require(times)
 
     def counts(self, action: str) -> bool:
         """Whether the pages count this action, and not the service."""

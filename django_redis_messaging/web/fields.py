@@ -22,7 +22,7 @@ from django.utils.translation import ngettext_lazy
 
 from .. import conf
 from ..errors import MessagingError
-from ..services.common.rates import Rate
+from ..services.rates.user_rates import UserRate
 from . import identity as identities
 from . import problems
 from .base import MAX_SEARCH_LENGTH
@@ -110,7 +110,7 @@ class ContactWidget(forms.Widget):
         if others and self.user is not None:
             with suppress(MessagingError):  # else the ids are shown
                 searches = math.ceil(len(others) / SUGGESTIONS_PER_PAGE)
-                Rate.of(identity.member_id(self.user), "search").require(searches)
+                UserRate.of(identity.member_id(self.user), "search").require(searches)
                 labels |= reachable_labels(identity, self.user, others)
         return labels
 
@@ -198,7 +198,7 @@ class ContactField(forms.Field):
         if len(typed) > MAX_SEARCH_LENGTH:
             raise self._error("unknown", name=f"{typed[:MAX_SEARCH_LENGTH]}…")
         user, identity = self._required_user, identities.current()
-        Rate.of(identity.member_id(user), "search").require()
+        UserRate.of(identity.member_id(user), "search").require()
         named = people_named(identity, user, typed.replace("\0", ""))
         ids = with_named(named, chosen.ids, chosen.found)
         if ids is None:

@@ -26,7 +26,7 @@ from django_redis_messaging import (
 from django_redis_messaging.core import commands
 from django_redis_messaging.core.commands import Fan
 from django_redis_messaging.devserver.server import EmbeddedServer
-from django_redis_messaging.services.common.rates import Rate
+from django_redis_messaging.services.rates.user_rates import UserRate
 from tests.conftest import Call
 
 from ..support import child_processes
@@ -67,8 +67,8 @@ def two_owners() -> Chat:
     return chat
 
 
-def rate_of_two() -> Rate:
-    return Rate(f"ann-{next(numbers)}", "send", limit=2, period=3600)
+def rate_of_two() -> UserRate:
+    return UserRate(f"ann-{next(numbers)}", "send", limit=2, period=3600)
 
 
 #: changes of a state; results of a call, of one whose reply is lost, and of a further one
@@ -223,7 +223,7 @@ REFUSED: dict[str, Callable[[Chat], object]] = {
 ALLOWED: dict[str, Callable[[Chat], object]] = {
     "pending": lambda chat: Inbox("cat").pending()[0].messages[-1].id == 5,
     "chats": lambda chat: Inbox("cat").chats()[0].unread == 5,
-    "rate": lambda chat: Rate("cat", "edit", limit=1, period=60).take() == 0.0,
+    "rate": lambda chat: UserRate("cat", "edit", limit=1, period=60).take() == 0.0,
     "unread": lambda chat: Inbox("cat").unread() == 5,
     "history": lambda chat: len(chat.history("cat").messages) == 5,
     "members": lambda chat: len(chat.members()) == 3,

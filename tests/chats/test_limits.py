@@ -19,7 +19,7 @@ from pytest_django import Settings
 
 from django_redis_messaging import Chat, ChatNotFound, Inbox, LimitExceeded, NotAMember, RateExceeded, conf
 from django_redis_messaging.core.operations import Script
-from django_redis_messaging.services.common.rates import Rate, rate_key
+from django_redis_messaging.services.rates.user_rates import UserRate, rate_key
 
 from ..support.scripts import server_clock
 from ..support.server import bodies, change, create_chat, ids, keys, reply_to, said, server, snapshot, until
@@ -322,7 +322,7 @@ START = 10**12
 numbers = itertools.count()
 
 
-def take(rate: Rate, ms: int, times: int = 1) -> float:
+def take(rate: UserRate, ms: int, times: int = 1) -> float:
     """Use a rate so many ms after START."""
     with server_clock(START + ms):
         return rate.take(times)
@@ -331,7 +331,7 @@ def take(rate: Rate, ms: int, times: int = 1) -> float:
 class TestRates:
     @pytest.mark.parametrize("limit", [1, 7, 600])
     def test_the_allowance_can_be_used_at_once_but_not_exceeded(self, limit: int) -> None:
-        rate = Rate("ann", "send", limit=limit, period=LONG)
+        rate = UserRate("ann", "send", limit=limit, period=LONG)
         with server_clock(START):
             assert [rate.take() for _ in range(limit + 2)] == [0.0] * limit + [LONG, LONG]
 
@@ -344,7 +344,7 @@ class TestRates:
     )
     def test_no_period_has_more_uses_than_the_limit(self, limit: int, pauses: list[int]) -> None:
         """Whenever the period begins; and no use is refused needlessly."""
-        rate = Rate(f"user-{next(numbers)}", "send", limit=limit, period=LONG)
+        rate = UserRate(f"user-{next(numbers)}", "send", limit=limit, period=LONG)
         now, uses, period = 0, list[int](), LONG * 1000
         for pause in pauses:
             now += pause * period // 12
@@ -356,29 +356,25 @@ class TestRates:
                 uses.append(now)
 
     def test_a_clock_that_was_set_back_locks_nobody_out_for_longer_than_a_period(self) -> None:
-        rate, period = Rate("ann", "send", limit=2, period=LONG), LONG * 1000
+        rate, period = UserRate("ann", "send", limit=2, period=LONG), LONG * 1000
         assert [take(rate, ms) for ms in range(3)] == [0, 0, LONG - 0.002]
-        # not before the oldest use that counts
-        assert take(rate, 0) == LONG
-        # before it: the limit begins anew
-        assert [take(rate, -5 * period) for _ in range(3)] == [0, 0, LONG]
-        # before the latest use, after the other one
-        assert [take(rate, 0), take(rate, -period)] == [0, 0]
+        # then both uses count from the new time on
+        assert [take(rate, ms) for ms in (0, -5 * period)] == [LONG, LONG]
+        assert [take(rate, ms - 4 * period) for ms in (-1, 0, 0, 0)] == [0.001, 0, 0, LONG]
 
     def test_uses_after_the_clock_was_set_back_count(self) -> None:
-        rate = Rate("ann", "send", limit=3, period=LONG)
-        assert take(rate, 5) == 0
-        assert [take(rate, 0) for _ in range(5)] == [0, 0, 0, LONG, LONG]
+        rate = UserRate("ann", "send", limit=3, period=LONG)
+        assert [take(rate, ms) for ms in (5, 0, 0, 0)] == [0, 0, 0, LONG]
 
     def test_a_lowered_limit_counts_earlier_uses(self) -> None:
-        many, few = (Rate("ann", "send", limit=limit, period=LONG) for limit in (5, 2))
+        many, few = (UserRate("ann", "send", limit=limit, period=LONG) for limit in (5, 2))
         assert [take(many, ms) for ms in range(5)] == [0] * 5
         assert take(few, 5) == LONG - 0.002
         assert take(few, 3 + LONG * 1000) == 0
         assert server().llen(rate_key(conf.prefix(), "ann", "send")) == 2 * 2  # time and token
 
     def test_several_uses_are_taken_together_or_not_at_all(self) -> None:
-        rate = Rate("ann", "invite", limit=5, period=LONG)
+        rate = UserRate("ann", "invite", limit=5, period=LONG)
         assert (take(rate, 0, 3), take(rate, 10, 2), take(rate, 20)) == (0, 0, LONG - 0.02)
         # the first three are over, the other two not yet
         later = LONG * 1000
@@ -386,24 +382,24 @@ class TestRates:
 
     def test_more_uses_than_the_limit_are_no_question_of_waiting(self) -> None:
         with pytest.raises(LimitExceeded, match="5 is over the limit of 4") as refused:
-            Rate("ann", "invite", limit=4, period=60).take(5)
+            UserRate("ann", "invite", limit=4, period=60).take(5)
         assert not isinstance(refused.value, RateExceeded)
-        large = Rate("ann", "invite", limit=2500, period=60)
+        large = UserRate("ann", "invite", limit=2500, period=60)
         assert (large.take(2500), large.take() > 0) == (0.0, True)
         with pytest.raises(ValueError, match="times"):
             large.take(0)
         for limit, period in ((0, 60), (1, 0), (1, -1)):
             with pytest.raises(ValueError, match="rate"):
-                Rate("ann", "send", limit=limit, period=period)
+                UserRate("ann", "send", limit=limit, period=period)
 
     def test_uses_can_be_taken_back_until_the_rate_is_used_again(self) -> None:
-        rate = Rate("ann", "send", limit=3, period=60)
+        rate = UserRate("ann", "send", limit=3, period=60)
 
         def execute(step: Script) -> int:
-            return int(reply_to(step) or 0)
+            return int((reply_to(step) or [0])[0])
 
         first, second = rate.use(), rate.use(2)
-        assert (execute(first), execute(second)) == (0, 0)
+        assert (execute(first), execute(second)) == (1, 1)
         execute(rate.undo(first))
         assert rate.take() > 0
         for _ in range(2):  # as after a lost reply
@@ -411,16 +407,16 @@ class TestRates:
         assert (rate.take(2), rate.take() > 0) == (0.0, True)
 
     async def test_users_and_actions_are_independent_and_their_keys_expire(self) -> None:
-        assert Rate("ann", "send", limit=1, period=60).take() == 0.0
-        assert Rate("bob", "send", limit=1, period=60).take() == 0.0
-        assert await Rate("ann", "create", limit=1, period=60).atake() == 0.0
-        assert Rate("ann", "send", limit=1, period=60).take() > 0
-        assert await Rate("ann", "create", limit=1, period=60).atake() > 0
+        assert UserRate("ann", "send", limit=1, period=60).take() == 0.0
+        assert UserRate("bob", "send", limit=1, period=60).take() == 0.0
+        assert await UserRate("ann", "create", limit=1, period=60).atake() == 0.0
+        assert UserRate("ann", "send", limit=1, period=60).take() > 0
+        assert await UserRate("ann", "create", limit=1, period=60).atake() > 0
         assert 0 < server().pttl(rate_key(conf.prefix(), "ann", "send")) <= 60_000
 
     @pytest.mark.timing
     def test_use_is_allowed_again_after_the_wait(self) -> None:
-        rate = Rate("ann", "send", limit=10, period=0.3)
+        rate = UserRate("ann", "send", limit=10, period=0.3)
         assert not any(rate.take() for _ in range(10))
         wait = rate.take()
         assert 0 < wait <= 0.3
@@ -432,7 +428,7 @@ class TestRates:
 
     @pytest.mark.timing
     def test_concurrent_takes_do_not_exceed_the_limit(self) -> None:
-        rate = Rate("ann", "send", limit=20, period=60)
+        rate = UserRate("ann", "send", limit=20, period=60)
         with ThreadPoolExecutor(8) as pool:
             waits = list(pool.map(lambda _: rate.take(), range(60)))
         assert waits.count(0.0) == 20

@@ -52,12 +52,12 @@ from django_redis_messaging import (
 from django_redis_messaging.handlers import TimerHandler
 from django_redis_messaging.services.broadcasts.broadcast import BroadcastKeys
 from django_redis_messaging.services.chats.keys import ChatKeys
-from django_redis_messaging.services.common.rates import Rate
 from django_redis_messaging.services.expiries.timers import TIMERS
 from django_redis_messaging.services.jobs.keys import JobKeys
 from django_redis_messaging.services.jobs.worker import Limits
 from django_redis_messaging.services.listening import Listener
 from django_redis_messaging.services.mailboxes.mailbox import MailboxKeys
+from django_redis_messaging.services.rates.user_rates import UserRate
 from django_redis_messaging.services.semaphores.semaphore import SemaphoreKeys
 from tests.support.clusters import PATIENCE, until
 from tests.support.engines import timers
@@ -830,7 +830,7 @@ async def aggregates(call: Call, me: str) -> None:
 
 async def rates(call: Call, me: str) -> None:
     """Two uses per minute."""
-    rate, other = (Rate(me, f"send {next(_numbers)}", limit=2, period=60) for _ in range(2))
+    rate, other = (UserRate(me, f"send {next(_numbers)}", limit=2, period=60) for _ in range(2))
     assert [await call(rate, "take") for _ in range(2)] == [0, 0]
     assert 50 < await call(rate, "take") <= 60
     with pytest.raises(RateExceeded):

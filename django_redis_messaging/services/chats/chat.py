@@ -14,8 +14,8 @@ from ...core.encoding import name
 from ...core.operations import Clock, Command, Script, Service, Steps, asynchronous, operation
 from ...errors import ChatExists, ChatNotFound, InvalidArgument, LimitExceeded, NotAMember, NotPermitted
 from ..common.arguments import checked_id, count, flag, request, timestamp_ms, to_datetime, window
-from ..common.rates import Rate
 from ..directories.folding import fold
+from ..rates.user_rates import UserRate
 from ..users.keys import UserKeys
 from . import replies, values
 from .joining import (
@@ -875,29 +875,29 @@ class Chat(Service):
         (`MessagingView.count_use`). `member`: only members may do it; for others, nothing is counted."""
         if not conf.current().RATES_IN_SERVICES:
             return
-        rate = Rate.of(user, action, using=self._using)
+        rate = UserRate.of(user, action, using=self._using)
         yield from self._count_member_use(user, rate, times) if member else rate.required(times)
 
     @operation
     def _admit(self, user: str, action: str = "") -> Steps[None]:
         """Check that a user is a member, and count the action, in one round trip; for the pages."""
         if action:
-            yield from self._count_member_use(user, Rate.of(user, action, using=self._using), 1)
+            yield from self._count_member_use(user, UserRate.of(user, action, using=self._using), 1)
         else:
             yield from self._read_role(user)
 
-    def _count_member_use(self, user: str, rate: Rate, times: int) -> Steps[None]:
+    def _count_member_use(self, user: str, rate: UserRate, times: int) -> Steps[None]:
         """Count the use by a member; others use nothing up."""
         try:
             use = rate.use(times)
         except LimitExceeded:  # at once
             yield from self._read_role(user)
             raise
-        line, wait = yield [self._reading_line(user), use]
+        line, used = yield [self._reading_line(user), use]
         if not _role_in(line):
             exists, _ = yield [Command("EXISTS", self._keys.newest, reads=True), rate.undo(use)]
             raise_refusal(b"no member" if exists else b"no chat", self.id, user, "")
-        rate.check(wait)
+        rate.check(used)
 
     def _read_role(self, user: str) -> Steps[str]:
         exists, line = yield [Command("EXISTS", self._keys.newest, reads=True), self._reading_line(user)]

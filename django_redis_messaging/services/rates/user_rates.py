@@ -1,14 +1,14 @@
-"""How often a user may do something: at most so many times per period, counted by the server's clock."""
+"""How often a user may do something: at most so many times per period, by exact sliding windows."""
 
 from __future__ import annotations
 
-from typing import Self
+from typing import Any, Self
 
 from ... import conf
 from ...core.encoding import encoded, name, tag
 from ...core.operations import Script, Service, Steps, asynchronous, operation
 from ...errors import InvalidArgument, LimitExceeded, RateExceeded
-from .arguments import integer, request
+from ..common.arguments import integer, request
 
 #: seconds
 MINUTE, HOUR = 60.0, 3600.0
@@ -30,19 +30,16 @@ _MAX_TIMES = 10**6
 
 
 def rate_key(prefix: str, user: str, action: str) -> str:
-    """LIST of ms and token: the server time and the call of the user's latest uses of an action, as many as
+    """LIST of ms and request: the server time and the call of the user's latest uses of an action, as many as
     the limit of a period. Expires a period after the latest use."""
     return f"{tag(prefix, 'user', user)}:rate:{encoded(action)}"
 
 
-class Rate(Service):
-    """Allows `limit` uses per `period` (seconds), in one burst or evenly spread.
+class UserRate(Service):
+    """Allows `limit` uses per `period` (seconds), in one burst or evenly spread, as RateLimit does with the
+    algorithm "window". Its key is one of the user's, so that it is deleted with them.
 
-    No period, whenever it begins, has more than `limit` uses: a use is refused until the use that was `limit`
-    uses earlier is a period ago, to the ms. Only if the server's clock is set back to before all of the last
-    `limit` uses, these no longer count.
-
-        Rate("ann", "send", limit=60, period=60).take()      # 0.0, or the seconds to wait
+        UserRate("ann", "send", limit=60, period=60).take()      # 0.0, or the seconds to wait
     """
 
     def __init__(
@@ -68,7 +65,7 @@ class Rate(Service):
 
         Raises LimitExceeded for more times than the limit: waiting would not help.
         """
-        return int((yield self.use(times))) / 1000
+        return _wait((yield self.use(times))) / 1000
 
     atake = asynchronous(take)
 
@@ -84,17 +81,19 @@ class Rate(Service):
         self.check((yield self.use(times)))
 
     def use(self, times: int = 1) -> Script:
-        """The step of `take`: replies 0, or the ms to wait."""
+        """The step of `take`; `check` takes its reply."""
         integer(times, "times", minimum=1, maximum=_MAX_TIMES)
         if times > self._limit:
             raise LimitExceeded(
                 f"{self._action} uses at once", limit=self._limit, actual=times, setting=self._setting
             )
-        return Script("common/rate_take", [self._key], [self._limit, self._period, times, request(None)])
+        # a repeat is recognized as long as the use counts
+        args = (times, request(None), 0, self._limit, self._period)
+        return Script("rates/window_take", [self._key], args)
 
-    def check(self, wait: int) -> None:
-        """Raise RateExceeded if this reply to `use` is a time to wait."""
-        if wait:
+    def check(self, reply: Any) -> None:
+        """Raise RateExceeded if this reply to `use` refuses it."""
+        if wait := _wait(reply):
             raise RateExceeded(
                 f"{self._action} uses per {self._period / 1000:g} s",
                 limit=self._limit,
@@ -104,9 +103,14 @@ class Rate(Service):
 
     def undo(self, use: Script) -> Script:
         """The step that takes back what `use` has used."""
-        *_, times, token = use.words
-        return Script("common/rate_undo", [self._key], [token, times])
+        *_, times, request_id, _, _, _ = use.words
+        return Script("rates/window_undo", [self._key], [request_id, times])
 
     @property
     def _setting(self) -> str:
         return RATES[self._action][0] if self._action in RATES else ""
+
+
+def _wait(reply: Any) -> int:
+    """The ms to wait, of a reply to `use`."""
+    return int(reply[2])
