@@ -73,6 +73,7 @@ EXAMPLES = {
     "JobKeys": ("queue", "mail"),
     "LockKeys": (f"{PREFIX}:{FORMAT}:{{lock:report}}",),
     "MailboxKeys": ("ann",),
+    "RateKeys": ("login", "ann"),
     "SemaphoreKeys": ("printer",),
     "UserKeys": ("ann",),
 }

@@ -24,6 +24,7 @@ from django_redis_messaging import (
     Inbox,
     Lock,
     Mailbox,
+    RateLimit,
     RecentContacts,
     Semaphore,
     forget,
@@ -248,6 +249,14 @@ def locks() -> Iterator[Case]:
     yield "Semaphore.release", pool.release, lambda: pool.info().held or pool.acquire()
 
 
+def rates() -> Iterator[Case]:
+    limit = RateLimit("search", "100/m, 1000/h")
+    yield "RateLimit.take", lambda: limit.take("ann")
+    yield "RateLimit.peek", lambda: limit.peek("ann")
+    yield "RateLimit.refund", lambda: limit.refund("ann")
+    yield "RateLimit.reset", lambda: limit.reset("ann")
+
+
 def files(path: Path) -> Iterator[Case]:
     logs, visits, numbers = FileChannel("logs"), Aggregator("visits"), count()
     opened: list[tuple[Generator[File, None, None], File]] = []
@@ -288,7 +297,7 @@ def files(path: Path) -> Iterator[Case]:
     yield "Aggregator.delete", visits.delete
 
 
-GROUPS = (chats, inboxes, privacy, mailboxes, broadcasts, contacts, timers, jobs, tasks, locks)
+GROUPS = (chats, inboxes, privacy, mailboxes, broadcasts, contacts, timers, jobs, tasks, locks, rates)
 
 
 def measure(tmp_path: Path) -> Iterator[tuple[str, str]]:

@@ -20,6 +20,7 @@ from django_redis_messaging import LimitExceeded, services
 from django_redis_messaging.core import encoding
 from django_redis_messaging.services.jobs.keys import JobKeys, QueueKeys
 from django_redis_messaging.services.locks.lock import LockKeys, checked_lock_key, lock_key
+from django_redis_messaging.services.rates.rate_limit import RateKeys
 
 #: any valid name, preferably with characters that are special in keys
 names = st.text(
@@ -115,6 +116,8 @@ def _made(prefix: str, kind: type, name: str) -> object:
         return JobKeys(prefix, "tasks", name).queue(name)
     if kind is LockKeys:
         return LockKeys(prefix, lock_key(prefix, name))
+    if kind is RateKeys:
+        return RateKeys(prefix, "login", name)
     return kind(prefix, name)
 
 

@@ -17,6 +17,7 @@ import uuid
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import aclosing, contextmanager, suppress
+from datetime import timedelta
 from itertools import count, pairwise
 from pathlib import Path
 from time import monotonic
@@ -43,6 +44,7 @@ from django_redis_messaging import (
     NotPermitted,
     OutcomeUnknown,
     RateExceeded,
+    RateLimit,
     RecentContacts,
     Semaphore,
     Unavailable,
@@ -57,6 +59,7 @@ from django_redis_messaging.services.jobs.keys import JobKeys
 from django_redis_messaging.services.jobs.worker import Limits
 from django_redis_messaging.services.listening import Listener
 from django_redis_messaging.services.mailboxes.mailbox import MailboxKeys
+from django_redis_messaging.services.rates.rate_limit import RateKeys
 from django_redis_messaging.services.rates.user_rates import UserRate
 from django_redis_messaging.services.semaphores.semaphore import SemaphoreKeys
 from tests.support.clusters import PATIENCE, until
@@ -699,6 +702,53 @@ class Semaphores(Locks):
             await call(pool, "set_limit", 2)
 
 
+class Rates(Shared):
+    """Each key of a rate limit is used with request ids, and never as often as the limit."""
+
+    things = "uses"
+
+    def __init__(self, spread: Spread, **options: Any) -> None:
+        super().__init__(spread, **options)
+        self._used: list[tuple[str, str]] = []
+        # the level falls by less than one use meanwhile
+        self._limit = RateLimit("calls", 30_000, per=timedelta(days=3000), using=self.using)
+
+    @staticmethod
+    def key(name: str) -> str:
+        return RateKeys(conf.prefix(), "calls", name).level
+
+    @property
+    def items(self) -> set[object]:
+        return set(self._used)
+
+    async def produce(self, call: Call, name: str, item: str) -> None:
+        await self.insist(name, lambda: call(self._limit, "take", name, request_id=item))
+        self._used.append((name, item))
+
+    async def check(self, call: Call) -> None:
+        for name in self.names:
+            used = [item for item in self._used if item[0] == name]
+            counted = self._limit.rates[0].limit - (await call(self._limit, "peek", name)).remaining
+            self.doubled += max(counted - len(used), 0)
+            self.lost |= set(used[counted:])  # the latest ones, as far as anybody can know
+
+    @staticmethod
+    async def story(call: Call, me: str) -> None:
+        """Two uses per minute, by either algorithm; a request counts once."""
+        for algorithm in ("gcra", "window"):
+            limit = RateLimit(f"{me} {algorithm}", "2/m, 3/h", algorithm=algorithm)
+            for key in (f"{me}-{number}" for number in range(4)):
+                for request_id in ("a", "a", "b"):
+                    assert await call(limit, "take", key, request_id=request_id)
+                refused = await call(limit, "take", key)
+                assert not refused
+                assert 25 < refused.retry_after <= 60
+                assert await call(limit, "refund", key)
+                assert (await call(limit, "peek", key)).remaining == 1
+                assert await call(limit, "reset", key)
+                assert (await call(limit, "peek", key)).remaining == 2
+
+
 async def live_events(call: Call, me: str) -> None:
     """Two streams follow eight chats, the lists and the mailboxes of their users, and who is online."""
     from tests.live.test_streams import following
@@ -828,7 +878,7 @@ async def aggregates(call: Call, me: str) -> None:
     assert await call(visits, "periods") == []
 
 
-async def rates(call: Call, me: str) -> None:
+async def user_rates(call: Call, me: str) -> None:
     """Two uses per minute."""
     rate, other = (UserRate(me, f"send {next(_numbers)}", limit=2, period=60) for _ in range(2))
     assert [await call(rate, "take") for _ in range(2)] == [0, 0]
@@ -861,7 +911,7 @@ async def forgetting(call: Call, me: str) -> None:
 
 #: the services whose resources many callers share: while servers fail, and while nothing may be lost
 FAILING: list[type[Shared]] = [Chats, Broadcasts, Jobs, Timers, Locks]
-SHARED: list[type[Shared]] = [*FAILING, Mailboxes, Semaphores]
+SHARED: list[type[Shared]] = [*FAILING, Mailboxes, Semaphores, Rates]
 #: the whole use of a service by one caller, beside others
 STORIES: list[Story] = [
     Chats.story,
@@ -871,12 +921,13 @@ STORIES: list[Story] = [
     Timers.story,
     Locks.story,
     Semaphores.story,
+    Rates.story,
     recent_contacts,
     directories,
     blocks,
     files,
     aggregates,
-    rates,
+    user_rates,
     forgetting,
 ]
 #: the same, of services that are used by this one caller only

@@ -8,5 +8,6 @@
 -- ARGV  1 cost
 -- ARGV  2… limit, period (ms) and capacity of each limit
 -- Returns a decision (_levels.lua)
-local limits = read_levels(KEYS[1], 2, milliseconds())
-return decision(limits, ms_to_wait(limits, tonumber(ARGV[1])))
+local state, cost = KEYS[1], tonumber(ARGV[1])
+local limits = read_levels(state, 2, milliseconds())
+return decision(limits, ms_to_wait(limits, cost))

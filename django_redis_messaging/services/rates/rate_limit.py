@@ -16,7 +16,7 @@ from ...core.encoding import name as checked
 from ...core.operations import Command, Script, Service, Steps, asynchronous, operation
 from ...core.outcome import deadline as limit_time
 from ...errors import InvalidArgument, OutcomeUnknown, Unavailable
-from ..common.arguments import Duration, count, integer, milliseconds, request, sequence
+from ..common.arguments import Duration, count, integer, milliseconds, request
 
 logger = logging.getLogger(__name__)
 
@@ -72,9 +72,11 @@ def parse_rates(limit: int | str | Sequence[str], per: Duration | None = None) -
         if per is None:
             raise InvalidArgument(f'a limit of {limit} needs per=: a period. Or write "{limit}/m".')
         return (_rate(limit, milliseconds(per, "per", minimum=1)),)
+    if not isinstance(limit, Sequence):
+        raise TypeError(f'limit must be an int, a str such as "5/m", or several, not {type(limit).__name__}.')
     if per is not None:
         raise InvalidArgument("per= needs a limit that is an int: a text contains its period.")
-    texts = limit.split(",") if isinstance(limit, str) else sequence(limit, "limit")
+    texts = limit.split(",") if isinstance(limit, str) else limit
     rates = sorted((_parse(text) for text in texts), key=lambda rate: rate.period)
     if not 1 <= len(rates) <= MAX_RATES:
         raise InvalidArgument(f"limit must contain between 1 and {MAX_RATES} limits, not {len(rates)}.")
@@ -85,7 +87,7 @@ def parse_rates(limit: int | str | Sequence[str], per: Duration | None = None) -
 
 def _parse(text: str) -> Rate:
     if not isinstance(text, str):
-        raise TypeError(f'limit must be an int, a str such as "5/m", or several, not {type(text).__name__}.')
+        raise TypeError(f'limit must contain texts such as "5/m", not {type(text).__name__}.')
     found = _RATE.fullmatch(text.lower())
     if found is None or found[3] not in _UNITS:
         raise InvalidArgument(f'limit must have a form such as "5/m", "10/30s" or "100/day", not {text!r}.')
@@ -270,7 +272,7 @@ class RateLimit(Service):
         >>> RateLimit("search", 10, per=60).peek("bob", 3).remaining
         10
         """
-        script = self._peeking(key, cost)
+        script = peek_script(self, key, cost)
         if self._deadline is None:
             return self._peek(script)
         with limit_time(self._deadline):
@@ -278,7 +280,7 @@ class RateLimit(Service):
 
     async def apeek(self, key: str, cost: int = 1) -> Decision:
         """An async version of `peek`."""
-        script = self._peeking(key, cost)
+        script = peek_script(self, key, cost)
         if self._deadline is None:
             return await self._apeek(script)
         with limit_time(self._deadline):
@@ -313,21 +315,6 @@ class RateLimit(Service):
 
     arefund = asynchronous(refund)
 
-    def peeking(self, key: str) -> Script:
-        """The step of `peek`, for lists of keys."""
-        return self._peeking(key, 1)
-
-    def parse(self, reply: Sequence[int]) -> Decision:
-        """The reply to `take` and `peek`."""
-        allowed, remaining, wait, reset, tightest = reply
-        return Decision(
-            allowed=bool(allowed),
-            remaining=remaining,
-            retry_after=wait / 1000,
-            reset_after=reset / 1000,
-            rate=self.rates[tightest - 1],
-        )
-
     @operation
     def _take(self, script: Script) -> Steps[Decision]:
         return (yield from self._decide(script))
@@ -348,7 +335,7 @@ class RateLimit(Service):
                 raise
             return self._without_redis(error)
         self._is_available = True
-        return self.parse(reply)
+        return parse_decision(reply, self.rates)
 
     def _without_redis(self, error: Exception) -> Decision:
         """What `on_outage` decides."""
@@ -372,14 +359,28 @@ class RateLimit(Service):
             return Script("rates/level_take", [self._keys(key).level], args)
         return Script("rates/window_take", [self._keys(key).uses], args)
 
-    def _peeking(self, key: str, cost: int) -> Script:
-        args = [self._cost(cost), *self._limits]
-        if self.algorithm == "gcra":
-            return Script("rates/level_peek", [self._keys(key).level], args)
-        return Script("rates/window_peek", [self._keys(key).uses], args)
-
     def _cost(self, cost: int) -> int:
         return integer(cost, "cost", minimum=1, maximum=self.capacity)
+
+
+def peek_script(limit: RateLimit, key: str, cost: int = 1) -> Script:
+    """The step of `peek`."""
+    keys, args = limit._keys(key), [limit._cost(cost), *limit._limits]
+    if limit.algorithm == "gcra":
+        return Script("rates/level_peek", [keys.level], args)
+    return Script("rates/window_peek", [keys.uses], args)
+
+
+def parse_decision(reply: Sequence[int], rates: Sequence[Rate]) -> Decision:
+    """The reply of the scripts that take and peek."""
+    allowed, remaining, wait, reset, tightest = reply
+    return Decision(
+        allowed=bool(allowed),
+        remaining=remaining,
+        retry_after=wait / 1000,
+        reset_after=reset / 1000,
+        rate=rates[tightest - 1],
+    )
 
 
 def _remembered(request_id: str | None) -> tuple[str, int]:

@@ -27,6 +27,8 @@ RATES: dict[str, tuple[str, float]] = {
 COUNTED_BY_PAGES = frozenset({"search", "change", "typing"})
 #: above any limit
 _MAX_TIMES = 10**6
+#: where the ms to wait are in a reply of the script
+_WAIT = 2
 
 
 def rate_key(prefix: str, user: str, action: str) -> str:
@@ -65,7 +67,7 @@ class UserRate(Service):
 
         Raises LimitExceeded for more times than the limit: waiting would not help.
         """
-        return _wait((yield self.use(times))) / 1000
+        return int((yield self.use(times))[_WAIT]) / 1000
 
     atake = asynchronous(take)
 
@@ -93,7 +95,7 @@ class UserRate(Service):
 
     def check(self, reply: Any) -> None:
         """Raise RateExceeded if this reply to `use` refuses it."""
-        if wait := _wait(reply):
+        if wait := reply[_WAIT]:
             raise RateExceeded(
                 f"{self._action} uses per {self._period / 1000:g} s",
                 limit=self._limit,
@@ -109,8 +111,3 @@ class UserRate(Service):
     @property
     def _setting(self) -> str:
         return RATES[self._action][0] if self._action in RATES else ""
-
-
-def _wait(reply: Any) -> int:
-    """The ms to wait, of a reply to `use`."""
-    return int(reply[2])
