@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import re
 import weakref
 from collections.abc import Iterable, Sequence
@@ -239,8 +240,8 @@ class RateLimit(Service):
     def take(self, key: str, cost: int = 1, *, request_id: str | None = None) -> Decision:
         """Use `key`, as often as `cost` at once; or not at all if any of the limits has no room for that.
 
-        With the same `request_id`, a call that was allowed is repeated without another use: at least for
-        REQUEST_WINDOW, as long as 16 ("gcra") or 1,000 ("window") later requests of the key were not allowed.
+        With the same `request_id`, a call that was allowed is repeated without another use: for at least
+        REQUEST_WINDOW, unless the key was used 16 times ("gcra") or 200 times ("window") since.
 
         >>> searches = RateLimit("search", 10, per=60)
         >>> searches.take("ann", 10).remaining
@@ -384,8 +385,9 @@ def parse_decision(reply: Sequence[int], rates: Sequence[Rate]) -> Decision:
 
 
 def _remembered(request_id: str | None) -> tuple[str, int]:
-    """A request id as it is stored, which no number equals; and the ms for which it is remembered: longer
-    than an operation is repeated, or than callers may repeat theirs."""
+    """A request id as it is stored, which no number equals; and the ms for which it is remembered at least:
+    as long as callers may repeat theirs, or as long as an operation is repeated."""
     settings = conf.current()
-    seconds = settings.COMMAND_DEADLINE if request_id is None else settings.REQUEST_WINDOW
-    return "id:" + request(request_id), round(seconds * 1000)
+    if request_id is None:
+        return os.urandom(6).hex(), round(settings.COMMAND_DEADLINE * 1000)
+    return "id:" + request(request_id), round(settings.REQUEST_WINDOW * 1000)
