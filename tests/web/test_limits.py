@@ -15,7 +15,7 @@ from django.utils.log import AdminEmailHandler
 from pytest_django import Settings
 
 from django_redis_messaging import Chat, conf
-from django_redis_messaging.services.common import rates
+from django_redis_messaging.services.rates import user_rates
 
 from ..support.round_trips import round_trips
 from ..support.server import change
@@ -23,7 +23,7 @@ from .conftest import Members, Room, client_of, code, get, page, post
 from .test_access import TABLE, ask
 
 #: the settings of all rates
-RATES = tuple({setting for setting, _ in rates.RATES.values()})
+RATES = tuple({setting for setting, _ in user_rates.RATES.values()})
 #: the POSTs without a rate, and why repeating them costs others nothing
 CAPPED = {
     "ack": "a position only moves forward",
