@@ -1,4 +1,4 @@
-"""An entry in the admin's index and sidebar that links to the pages. It has no model."""
+"""Entries in the admin's index and sidebar that link to the pages. They have no models."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from django.contrib import admin
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect
 from django.urls import NoReverseMatch, URLPattern, path, reverse
+from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy as _
 
 from .web import identity
@@ -23,12 +24,14 @@ class _Meta:
     """The model options that the admin reads."""
 
     app_label = "django_redis_messaging"
-    model_name = "chats"
-    object_name = "Chats"
-    verbose_name = verbose_name_plural = _("Messages")
-    label = "django_redis_messaging.Chats"
-    label_lower = "django_redis_messaging.chats"
     abstract = swapped = is_composite_pk = False
+
+    def __init__(self, object_name: str, title: str | Promise) -> None:
+        self.object_name = object_name
+        self.model_name = object_name.lower()
+        self.verbose_name = self.verbose_name_plural = title
+        self.label = f"{self.app_label}.{object_name}"
+        self.label_lower = self.label.lower()
 
     @property
     def app_config(self) -> AppConfig:
@@ -38,19 +41,34 @@ class _Meta:
 class ChatsEntry:
     """Registered in the admin in place of a model."""
 
-    _meta = _Meta()
+    _meta = _Meta("Chats", _("Messages"))
+
+
+class LimitsEntry:
+    """The same for the page of rate limits."""
+
+    _meta = _Meta("Limits", _("Rate limits"))
+
+
+class LocksEntry:
+    """The same for the page of locks."""
+
+    _meta = _Meta("Locks", _("Locks"))
 
 
 class ChatsEntryAdmin(_ModelAdmin):
     """Redirects users to the pages."""
 
-    def get_urls(self) -> list[URLPattern]:
-        name = f"{_Meta.app_label}_{_Meta.model_name}_changelist"
-        return [path("", self.admin_site.admin_view(self.redirect_to_chats), name=name)]
+    #: the name of the page
+    page = "chats"
 
-    def redirect_to_chats(self, request: HttpRequest) -> HttpResponse:
-        """Redirect to the list of chats."""
-        return redirect("messaging:chats")
+    def get_urls(self) -> list[URLPattern]:
+        name = f"{self.opts.app_label}_{self.opts.model_name}_changelist"
+        return [path("", self.admin_site.admin_view(self.redirect_to_page), name=name)]
+
+    def redirect_to_page(self, request: HttpRequest) -> HttpResponse:
+        """Redirect to the page."""
+        return redirect(f"messaging:{self.page}")
 
     def has_module_permission(self, request: HttpRequest) -> bool:
         return _has_pages() and identity.current().may_use(request.user)
@@ -61,6 +79,21 @@ class ChatsEntryAdmin(_ModelAdmin):
     def check(self, **kwargs: Any) -> list[Any]:
         # The admin's checks inspect fields, and this entry has none.
         return []
+
+
+class LimitsEntryAdmin(ChatsEntryAdmin):
+    """Redirects operators to the rate limits."""
+
+    page = "limits"
+
+    def has_module_permission(self, request: HttpRequest) -> bool:
+        return super().has_module_permission(request) and identity.current().may_operate(request.user)
+
+
+class LocksEntryAdmin(LimitsEntryAdmin):
+    """Redirects operators to the locks."""
+
+    page = "locks"
 
 
 def _has_pages() -> bool:
@@ -74,3 +107,5 @@ def _has_pages() -> bool:
 
 # register() accepts only a model, or a list of anything.
 admin.site.register([ChatsEntry], ChatsEntryAdmin)
+admin.site.register([LimitsEntry], LimitsEntryAdmin)
+admin.site.register([LocksEntry], LocksEntryAdmin)

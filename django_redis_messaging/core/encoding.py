@@ -89,6 +89,15 @@ def tag(prefix: str, kind: str, value: str) -> str:
     return f"{prefix}:{FORMAT}:{{{kind}:{encoded(value)}}}"
 
 
+def printable(text: str) -> str:
+    """A name as one line, for a terminal or an operator: control characters are escaped.
+
+    >>> printable("a\\x1b[31m")
+    'a\\\\x1b[31m'
+    """
+    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
+
+
 def dumps(value: Any, what: str = "payload", *, sort_keys: bool = False) -> str:
     """`value` as compact JSON. With `sort_keys`, equal values have the same text.
 

@@ -49,7 +49,7 @@ from .connection import (
     unusable_alias,
 )
 from .encoding import FORMAT
-from .outcome import MIN_READING_TIME, is_temporary, seconds_allowed, topology_may_have_changed
+from .outcome import MIN_READING_TIME, is_temporary, seconds_allowed, time_left, topology_may_have_changed
 
 T = TypeVar("T")
 #: the command that returns the topology
@@ -656,7 +656,8 @@ def scan(
             cursor = b"0"
             for page in itertools.count(1):
                 command = ("SCAN", cursor, "MATCH", pattern, "COUNT", str(SCAN_COUNT))
-                [reply] = connection.exchange([command], SCAN_TIMEOUT)
+                timeout = max(min(SCAN_TIMEOUT, time_left()), MIN_READING_TIME)
+                [reply] = connection.exchange([command], timeout)
                 if isinstance(reply, Exception):
                     raise reply
                 cursor, keys = reply
@@ -679,4 +680,9 @@ def remove_keys(endpoint: Endpoint, prefix: str) -> int:
 
 def key_pattern(prefix: str) -> str:
     """A pattern that matches the keys which begin with `prefix` and a colon."""
-    return "".join(f"\\{letter}" if letter in "*?[]\\^-" else letter for letter in prefix) + ":*"
+    return literal_pattern(prefix) + ":*"
+
+
+def literal_pattern(text: str) -> str:
+    """A pattern that matches this text only."""
+    return "".join(f"\\{letter}" if letter in "*?[]\\^-" else letter for letter in text)

@@ -13,6 +13,8 @@ from contextlib import ExitStack, redirect_stderr, suppress
 from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TextIO
 
+from ..core.encoding import printable as printable
+
 if TYPE_CHECKING:
     from tqdm import tqdm
 
@@ -99,15 +101,6 @@ def table(lines: Sequence[Sequence[str]], *, left: int = 1) -> str:
         ).rstrip()
         for line in lines
     )
-
-
-def printable(text: str) -> str:
-    """A name as one line for a terminal: control characters are escaped.
-
-    >>> printable("a\\x1b[31m")
-    'a\\\\x1b[31m'
-    """
-    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
 
 
 #: seconds between two updates of the bar

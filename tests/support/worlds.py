@@ -19,7 +19,8 @@ from .server import raw_clients, server
 
 #: features of docs/security.md that need more, with the modules that test them
 FEATURES = {
-    "`messaging_locks`, `messaging_files`, `messaging_repair`; reports of keys in another format": {
+    "Pages for operators; `messaging_locks`, `…_rates`, `…_files`, `…_repair`; reports of old formats": {
+        "rates/test_rates_command",
         "chats/test_repair_command",
         "locks/test_locks_command",
         "site/test_formats",

@@ -24,7 +24,7 @@ from django.utils.functional import SimpleLazyObject
 from pytest_django import Settings
 
 import django_redis_messaging
-from django_redis_messaging.admin import ChatsEntry
+from django_redis_messaging.admin import ChatsEntry, LocksEntry
 from django_redis_messaging.urls import urlpatterns
 
 from ..support import content_policies
@@ -91,7 +91,7 @@ def test_scripts_and_style_sheets_are_small() -> None:
     sources = [path.read_text(encoding="utf-8") for path in (PACKAGE / "static").rglob("*.*")]
     comments = re.compile(r"^\s*//[^\n]*\n| // [^\n]*|/\*.*?\*/\n?", re.MULTILINE | re.DOTALL)
     code = [comments.sub("", source) for source in sources]
-    assert sum(len(one.encode()) for one in code) <= 122_000
+    assert sum(len(one.encode()) for one in code) <= 124_000
 
 
 class TestScriptName:
@@ -247,6 +247,10 @@ class TestAdmin:
         link = reverse("admin:django_redis_messaging_chats_changelist")
         assert f'href="{link}"' in text
         assert boss.get(link)["Location"] == reverse("messaging:chats")
+        for name in ("limits", "locks"):
+            link = reverse(f"admin:django_redis_messaging_{name}_changelist")
+            assert f'href="{link}"' in text
+            assert boss.get(link)["Location"] == reverse(f"messaging:{name}")
         assert boss.get(reverse("admin:app_list", args=["django_redis_messaging"])).status_code == 200
 
     def test_no_entry_for_users_who_may_not_use_the_pages_or_if_they_are_not_included(
@@ -256,6 +260,7 @@ class TestAdmin:
         entry = admin.site._registry[ChatsEntry]  # type: ignore[index]
         request.user = User(is_active=True)
         assert entry.has_module_permission(request)
+        assert not admin.site._registry[LocksEntry].has_module_permission(request)  # type: ignore[index]
         request.user = AnonymousUser()
         assert not entry.has_module_permission(request)
         settings.ROOT_URLCONF = type("Nothing", (), {"urlpatterns": ()})

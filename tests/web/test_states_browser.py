@@ -33,7 +33,7 @@ SIZES = [(360, 740), (768, 1024), (1440, 900)]
 #: the states of the gate in each frame: who sees the pages, and whether the site has an admin. In the large
 #: form, each state runs in each frame.
 QUICK = {
-    "own": "room_menu room_completing new_refused",
+    "own": "room_menu room_completing new_refused limits locks release",
     "admin": "chats contacts new message search details person room_settings room_deleting room_refused",
     "staff": "",
 }

@@ -9,19 +9,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from urllib.parse import unquote
 
-from redis.exceptions import RedisError
-
 from ...core.commands import batched
 from ...core.encoding import FORMAT, tag
 from ...core.operations import Clock, Command, Fan, Script, Service, Steps, asynchronous, operation, perform
-from ...core.topology import endpoint, scan
-from ...errors import Unavailable
 from ..expiries.timers import TIMERS
 from ..files import FileChannel, FileStats
 from ..jobs.engine import HEARTBEAT_TIMEOUT
 from ..jobs.keys import JobKeys
-from ..locks.lock import LockInfo, LockKeys, fence_pattern, parse_fence_key, parse_info
+from ..locks.lock import LockInfo, LockKeys, fence_pattern, lock_key, parse_fence_key, parse_info
 from ..semaphores.semaphore import SemaphoreInfo, SemaphoreKeys, info_script
+from .scanning import scan_keys
 
 #: locks or semaphores whose states are read in a round trip
 PAGE = 100
@@ -39,6 +36,8 @@ class ListedLock:
 
     name: str
     info: LockInfo
+    #: as in Lock(key=...); None: the default key
+    key: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +62,12 @@ def list_locks(using: str, prefix: str) -> Iterator[ListedLock]:
     Missing are locks that only other programs have acquired for a day, and locks without a lease that have
     been held for more than 30 days.
     """
-    found = (parse_fence_key(prefix, key) for key in _scan(using, fence_pattern(prefix)))
+    found = (parse_fence_key(prefix, key) for key in scan_keys(using, fence_pattern(prefix)))
     for page in batched((lock for lock in found if lock is not None), PAGE):
         states = perform(using, _read_locks(prefix, [key for _, key in page]))
-        for (name, _), info in zip(page, states, strict=True):
+        for (name, key), info in zip(page, states, strict=True):
             if info.holder is not None or info.waiting:
-                yield ListedLock(name, info)
+                yield ListedLock(name, info, None if key == lock_key(prefix, name) else key)
 
 
 def _read_locks(prefix: str, keys: Sequence[str]) -> Steps[list[LockInfo]]:
@@ -79,7 +78,7 @@ def _read_locks(prefix: str, keys: Sequence[str]) -> Steps[list[LockInfo]]:
 def list_semaphores(using: str, prefix: str) -> Iterator[ListedSemaphore]:
     """The semaphores with holders or waiting clients, in no order. Raises Unavailable."""
     begin, end = f"{prefix}:{FORMAT}:{{semaphore:", "}:limit"
-    found = (unquote(key.removeprefix(begin).removesuffix(end)) for key in _scan(using, f"{begin}*{end}"))
+    found = (unquote(key.removeprefix(begin).removesuffix(end)) for key in scan_keys(using, f"{begin}*{end}"))
     for names in batched(found, PAGE):
         for listed in perform(using, _read_semaphores(prefix, names)):
             if listed.info.held or listed.info.waiting:
@@ -97,7 +96,7 @@ def _read_semaphores(prefix: str, names: Sequence[str]) -> Steps[list[ListedSema
 def list_file_channels(using: str, prefix: str) -> Iterator[ListedFileChannel]:
     """The file channels, in no order. Raises Unavailable."""
     begin, end = f"{prefix}:{FORMAT}:{{files:", "}:state"
-    for key in _scan(using, f"{begin}*{end}"):
+    for key in scan_keys(using, f"{begin}*{end}"):
         channel = FileChannel(unquote(key.removeprefix(begin).removesuffix(end)), using=using)
         if (stats := channel.stats()) is not None:
             yield ListedFileChannel(channel.channel, stats)
@@ -106,25 +105,12 @@ def list_file_channels(using: str, prefix: str) -> Iterator[ListedFileChannel]:
 def list_chats(using: str, prefix: str) -> Iterator[str]:
     """The ids of chats of which any key is left, in no order. Raises Unavailable."""
     begin, seen = f"{prefix}:{FORMAT}:{{chat:", set[str]()
-    for key in _scan(using, f"{begin}*"):
+    for key in scan_keys(using, f"{begin}*"):
         encoded, _, part = key.removeprefix(begin).partition("}:")
         # answers to requests outlive their chat
         if encoded not in seen and not part.startswith("requests:"):
             seen.add(encoded)
             yield unquote(encoded)
-
-
-def _scan(using: str, pattern: str) -> Iterator[str]:
-    """The matching keys, each once."""
-    seen: set[bytes] = set()
-    try:
-        for _, keys in scan(endpoint(using), pattern):
-            for key in keys:
-                if key not in seen:
-                    seen.add(key)
-                    yield key.decode(errors="replace")
-    except RedisError as error:
-        raise Unavailable(f"Redis was not available while its keys were listed: {error}") from error
 
 
 def probe_key(prefix: str, number: int) -> str:

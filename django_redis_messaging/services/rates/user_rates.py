@@ -9,6 +9,7 @@ from ...core.encoding import encoded, name, tag
 from ...core.operations import Script, Service, Steps, asynchronous, operation
 from ...errors import InvalidArgument, LimitExceeded, RateExceeded
 from ..common.arguments import integer, request
+from .rate_limit import Rate
 
 #: seconds
 MINUTE, HOUR = 60.0, 3600.0
@@ -92,6 +93,15 @@ class UserRate(Service):
         # a repeat is recognized as long as the use counts
         args = (times, request(None), 0, self._limit, self._period)
         return Script("rates/window_take", [self._key], args)
+
+    def peeking(self) -> Script:
+        """The step that reads whether the user could do it now, for lists of users."""
+        return Script("rates/window_peek", [self._key], [1, self._limit, self._period])
+
+    @property
+    def rate(self) -> Rate:
+        """The limit and its period."""
+        return Rate(self._limit, self._period / 1000)
 
     def check(self, reply: Any) -> None:
         """Raise RateExceeded if this reply to `use` refuses it."""

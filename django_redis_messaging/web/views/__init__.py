@@ -28,6 +28,7 @@ from .notifications import (
     NotificationsView,
     ReadNotificationsView,
 )
+from .operating import LimitsView, LocksView, ReleaseLockView, ResetLimitView
 from .people import (
     BlocksView,
     BlockView,
@@ -57,6 +58,8 @@ __all__ = [
     "EditView",
     "ForgetContactView",
     "LeaveView",
+    "LimitsView",
+    "LocksView",
     "MemberSuggestView",
     "MessagePageView",
     "MuteView",
@@ -65,8 +68,10 @@ __all__ = [
     "NotificationsView",
     "PersonView",
     "ReadNotificationsView",
+    "ReleaseLockView",
     "RemoveView",
     "RenameView",
+    "ResetLimitView",
     "RoleView",
     "RoomFeedView",
     "RoomView",

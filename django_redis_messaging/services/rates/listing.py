@@ -1,0 +1,183 @@
+"""What operators ask about rate limits: which keys have used how much, and which are at their limit.
+
+There is no registry of the keys, so they are scanned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+from urllib.parse import unquote
+
+from ...core.commands import batched
+from ...core.encoding import FORMAT, encoded
+from ...core.encoding import name as checked
+from ...core.operations import Command, Script, Steps, perform
+from ...core.topology import literal_pattern
+from ...errors import InvalidArgument
+from ..common.scanning import scan_keys
+from .rate_limit import Rate, RateKeys, known_limits, parse_decision, peek_script
+from .user_rates import RATES, UserRate, rate_key
+
+#: keys whose states are read in a round trip
+PAGE = 100
+#: beginning of the names of the app's own limits of users; the action follows
+OWN = "user:"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RateUse:
+    """What a key has used of a rate limit. Only processes that have declared the limit know how much is left:
+    elsewhere, `rate`, `remaining` and `reset_after` are None."""
+
+    name: str
+    """The name of the limit; "user:" and an action for one of the app's own."""
+    key: str
+    """The user, the address, or whatever else is limited."""
+    used: int
+    """The number of uses that count. If the limit isn't known: of all that Redis has counted; with the
+    algorithm "gcra", requests count once, whatever their cost."""
+    rate: Rate | None = None
+    """The tightest of the limits: the one that `remaining` and `retry_after` refer to."""
+    remaining: int | None = None
+    """How many more uses would be allowed now."""
+    retry_after: float = 0.0
+    """Seconds until the next use; 0.0 if one would be allowed now, or if the limit isn't known."""
+    reset_after: float | None = None
+    """Seconds after which the whole limit is available again."""
+
+    @property
+    def is_at_limit(self) -> bool:
+        """Whether no use would be allowed now."""
+        return self.retry_after > 0
+
+    @property
+    def urgency(self) -> tuple[float, float, int, str, str]:
+        """Sorts uses: those at their limit, the longest wait first; then by the share that is used up; then
+        those of limits that are not known."""
+        share = -1.0 if self.remaining is None else self.used / max(self.used + self.remaining, 1)
+        return -self.retry_after, -share, -self.used, self.name, self.key
+
+
+class _Found(NamedTuple):
+    """A key in Redis, and what it is for."""
+
+    name: str
+    key: str
+    redis_key: str
+
+
+class _Known(NamedTuple):
+    """How the state of a key is read, if its limit is known."""
+
+    step: Script
+    #: each of the limits → how many uses it allows at once
+    capacities: dict[Rate, int]
+
+
+def list_rates(using: str, prefix: str, name: str | None = None, key: str | None = None) -> Iterator[RateUse]:
+    """The keys with uses that count, in no order: of all limits, or of this limit or key. Raises Unavailable,
+    InvalidArgument."""
+    for what, value in (("name", name), ("key", key)):
+        if value is not None:
+            checked(value, what)
+    for found in batched(_find(using, prefix, name, key), PAGE):
+        yield from perform(using, _read_uses(using, found))
+
+
+def reset_rate(using: str, prefix: str, name: str, key: str) -> bool:
+    """Forget what a key has used of a limit, whether this process knows it or not. Returns whether there was
+    anything."""
+    return perform(using, _reset(prefix, checked(name, "name"), checked(key, "key")))
+
+
+def _reset(prefix: str, name: str, key: str) -> Steps[bool]:
+    keys = RateKeys(prefix, name, key)
+    commands = [Command("DEL", keys.level, keys.uses, keys.refunds)]
+    if name.startswith(OWN):
+        commands.append(Command("DEL", rate_key(prefix, key, name.removeprefix(OWN))))
+    return any((yield commands))
+
+
+def _find(using: str, prefix: str, name: str | None, key: str | None) -> Iterator[_Found]:
+    begin = f"{prefix}:{FORMAT}:{{rate:"
+    for redis_key in scan_keys(using, f"{begin}{_pattern(name)}:{_pattern(key)}}}:*"):
+        encoded_name, _, encoded_key = redis_key.removeprefix(begin).partition("}")[0].partition(":")
+        found = _Found(unquote(encoded_name), unquote(encoded_key), redis_key)
+        keys = RateKeys(prefix, found.name, found.key)
+        if redis_key in (keys.level, keys.uses) and _are_names(found.name, found.key):
+            yield found
+    if name is None or name.startswith(OWN):
+        begin, action = f"{prefix}:{FORMAT}:{{user:", None if name is None else name.removeprefix(OWN)
+        for redis_key in scan_keys(using, f"{begin}{_pattern(key)}}}:rate:{_pattern(action)}"):
+            user, _, used = map(unquote, redis_key.removeprefix(begin).partition("}:rate:"))
+            if redis_key == rate_key(prefix, user, used) and _are_names(used, user):
+                yield _Found(OWN + used, user, redis_key)
+
+
+def _pattern(value: str | None) -> str:
+    """The SCAN pattern of a name in a key."""
+    return "*" if value is None else literal_pattern(encoded(value))
+
+
+def _are_names(name: str, key: str) -> bool:
+    """Whether these can be names: other programs may write keys, too."""
+    try:
+        return bool(checked(name, "name") and checked(key, "key"))
+    except InvalidArgument:
+        return False
+
+
+def _read_uses(using: str, page: Sequence[_Found]) -> Steps[list[RateUse]]:
+    known = [_known(using, found) for found in page]
+    replies = yield [
+        _counting(found) if state is None else state.step for found, state in zip(page, known, strict=True)
+    ]
+    uses = [
+        _counted(found, reply) if state is None else _parse(found, state, reply)
+        for found, state, reply in zip(page, known, replies, strict=True)
+    ]
+    return [use for use in uses if use.used or use.reset_after]
+
+
+def _known(using: str, found: _Found) -> _Known | None:
+    """None if this process has not declared the limit, or with another algorithm, alias or prefix."""
+    action = found.name.removeprefix(OWN)
+    if found.name.startswith(OWN) and action in RATES:
+        own = UserRate.of(found.key, action, using=using)
+        if own.peeking().key == found.redis_key:
+            return _Known(own.peeking(), {own.rate: own.rate.limit})
+    limit = known_limits.get(found.name)
+    if limit is None or limit._using != using or peek_script(limit, found.key).key != found.redis_key:
+        return None
+    is_single = len(limit.rates) == 1  # only then it may have a burst
+    capacities = {rate: limit.capacity if is_single else rate.limit for rate in limit.rates}
+    return _Known(peek_script(limit, found.key), capacities)
+
+
+def _parse(found: _Found, known: _Known, reply: Sequence[int]) -> RateUse:
+    """The reply to a peek."""
+    decision = parse_decision(reply, [*known.capacities])
+    return RateUse(
+        name=found.name,
+        key=found.key,
+        used=known.capacities[decision.rate] - decision.remaining,
+        rate=decision.rate,
+        remaining=decision.remaining,
+        retry_after=decision.retry_after,
+        reset_after=decision.reset_after,
+    )
+
+
+def _counting(found: _Found) -> Command:
+    """The step that counts uses without knowing the limit."""
+    if found.redis_key.endswith(":level"):
+        return Command("HGET", found.redis_key, "requests", reads=True)
+    return Command("LLEN", found.redis_key, reads=True)
+
+
+def _counted(found: _Found, reply: bytes | int | None) -> RateUse:
+    # the list has two values for each use
+    used = reply // 2 if isinstance(reply, int) else int(reply or 0)
+    return RateUse(name=found.name, key=found.key, used=used)
