@@ -57,6 +57,7 @@ from .services.mailboxes import (
     notify_many,
 )
 from .services.rates import Decision, Rate, RateLimit
+from .services.rwlocks import ReadLock, ReadWriteLock, ReadWriteLockHolder, ReadWriteLockInfo, WriteLock
 from .services.semaphores import Semaphore, SemaphoreHolder, SemaphoreInfo, SemaphoreWaiter
 from .services.users.forgetting import aforget, forget
 from .services.users.privacy import Blocks, Choice, Choices
@@ -105,6 +106,11 @@ __all__ = [  # noqa: RUF022 (grouped: this is the table of contents)
     "LockInfo",
     "fenced_update",
     "afenced_update",
+    "ReadWriteLock",
+    "ReadLock",
+    "WriteLock",
+    "ReadWriteLockInfo",
+    "ReadWriteLockHolder",
     "Semaphore",
     "SemaphoreInfo",
     "SemaphoreHolder",

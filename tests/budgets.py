@@ -140,7 +140,7 @@ def _set(values: dict[str, Any]) -> dict[str, Any]:
 
 def service_operations() -> Iterator[tuple[str, Operation]]:
     """Operations of the other services."""
-    from django_redis_messaging import Broadcast, Directory, Expiry, Lock, Mailbox, Semaphore
+    from django_redis_messaging import Broadcast, Directory, Expiry, Lock, Mailbox, ReadWriteLock, Semaphore
 
     directory = Directory("everyone")
     directory.add_many([(f"u{number}", f"Name {number}") for number in range(200)])
@@ -154,7 +154,8 @@ def service_operations() -> Iterator[tuple[str, Operation]]:
     mailbox = Mailbox("ann")
     yield "Mailbox.send", Operation(lambda: mailbox.send("hello"))
     # with a shorter timeout, a release sets the TTL of a key unless the last one was within the same ms
-    lock, semaphore = Lock("door"), Semaphore("printers", 3, timeout=60)
+    lock, semaphore, shelf = Lock("door"), Semaphore("printers", 3, timeout=60), ReadWriteLock("shelf")
+    reader, writer = shelf.read, shelf.write
 
     def use_lock() -> None:
         lock.acquire()
@@ -164,8 +165,18 @@ def service_operations() -> Iterator[tuple[str, Operation]]:
         semaphore.acquire()
         semaphore.release()
 
+    def read() -> None:
+        reader.acquire()
+        reader.release()
+
+    def write() -> None:
+        writer.acquire()
+        writer.release()
+
     yield "Lock.acquire and release", Operation(use_lock)
     yield "Semaphore.acquire and release", Operation(use_semaphore)
+    yield "ReadLock.acquire and release", Operation(read)
+    yield "WriteLock.acquire and release", Operation(write)
     timers = Expiry("order")
     yield "Expiry.start", Operation(lambda: timers.start("17", 3600), lambda: timers.cancel("17"))
 

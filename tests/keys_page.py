@@ -74,10 +74,13 @@ EXAMPLES = {
     "LockKeys": (f"{PREFIX}:{FORMAT}:{{lock:report}}",),
     "MailboxKeys": ("ann",),
     "RateKeys": ("login", "ann"),
+    "ReadWriteLockKeys": ("catalogue",),
     "SemaphoreKeys": ("printer",),
     "UserKeys": ("ann",),
 }
 
+#: the titles of services that are not the names of their folders
+TITLES = {"rwlocks": "Read-write locks"}
 #: the resources of which the page shows what is stored
 EXAMPLE_TAGS = {
     "A chat": "{chat:42}",
@@ -237,7 +240,8 @@ def services_with_keys() -> dict[str, list[Section]]:
 def schema() -> Iterator[str]:
     """The tables of all keys, as Markdown."""
     for name, sections in services_with_keys().items():
-        yield from ("", f"## {name.rpartition('.')[2].title()}", "")
+        folder = name.rpartition(".")[2]
+        yield from ("", f"## {TITLES.get(folder, folder.title())}", "")
         yield escaped(paragraph_of(importlib.import_module(name)))
         for section in sections:
             yield from section.lines

@@ -25,6 +25,7 @@ from django_redis_messaging import (
     Lock,
     Mailbox,
     RateLimit,
+    ReadWriteLock,
     RecentContacts,
     Semaphore,
     forget,
@@ -247,6 +248,13 @@ def locks() -> Iterator[Case]:
     yield "Semaphore.info", pool.info
     yield "Semaphore.set_limit", lambda: pool.set_limit(2)
     yield "Semaphore.release", pool.release, lambda: pool.info().held or pool.acquire()
+    shelf = ReadWriteLock("shelf")
+    for name, side in (("ReadLock", shelf.read), ("WriteLock", shelf.write)):
+        yield f"{name}.acquire", side.acquire, lambda side=side: side.owned() and side.release()
+        yield f"{name}.extend", side.extend
+        yield f"{name}.owned", side.owned
+        yield f"{name}.release", side.release, lambda side=side: side.owned() or side.acquire()
+    yield "ReadWriteLock.info", shelf.info
 
 
 def rates() -> Iterator[Case]:

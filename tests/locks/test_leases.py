@@ -1,4 +1,5 @@
-"""What locks and permits of semaphores have in common: blocks, owners, the queue, and invalid arguments."""
+"""What locks, also those of writers, and permits of semaphores have in common: blocks, owners, the queue, and
+invalid arguments."""
 
 from __future__ import annotations
 
@@ -17,6 +18,7 @@ from django_redis_messaging import (
     InvalidArgument,
     LeaseLost,
     Lock,
+    ReadWriteLock,
     Semaphore,
     Unavailable,
     deadline,
@@ -24,6 +26,7 @@ from django_redis_messaging import (
 from django_redis_messaging.core import clients
 from django_redis_messaging.errors import TaskTimeout
 from django_redis_messaging.services.locks import lock as locks
+from django_redis_messaging.services.rwlocks import rwlock
 from django_redis_messaging.services.semaphores import semaphore as semaphores
 
 from ..conftest import Call
@@ -58,6 +61,8 @@ by_operation = pytest.mark.parametrize(
         ("lock", "reacquire", ()),
         ("semaphore", "release", ()),
         ("semaphore", "refresh", ()),
+        ("write lock", "release", ()),
+        ("write lock", "extend", ()),
     ],
     indirect=["kind"],
 )
@@ -222,8 +227,9 @@ class TestQueue:
         """Waiting clients don't poll, and their tickets don't expire."""
         plant(("locks/_locks", "TICKET = 2000", "TICKET = 36e5"))
         monkeypatch.setattr(locks, "KEEP_INTERVAL", 3600.0)
-        monkeypatch.setattr(semaphores, "POLL_INTERVAL", 3600.0)
-        monkeypatch.setattr(semaphores, "WAITER_TTL", 3_600_000)
+        for module in (semaphores, rwlock):
+            monkeypatch.setattr(module, "POLL_INTERVAL", 3600.0)
+            monkeypatch.setattr(module, "WAITER_TTL", 3_600_000)
 
     def test_a_release_wakes_threads_in_order(self, kind: Kind, without_polling: None) -> None:
         lease = kind.new(timeout=LONG)
@@ -333,7 +339,7 @@ class TestQueue:
         plant(("locks/_locks", "TICKET = 2000", "TICKET = 1000"))
         monkeypatch.setattr(locks, "KEEP_INTERVAL", 0.4)
         lease, count = kind.new(timeout=LONG), 40
-        line, polled = lease._keys.all[2:4]
+        line, polled = (getattr(lease._keys, part) for part in kind.queue)
         await lease.aacquire()
         tasks = [asyncio.create_task(kind.new().aacquire(blocking=True)) for _ in range(count)]
         await until_async(lambda: server().zcard(line) == count)
@@ -365,11 +371,17 @@ BAD_DURATIONS: dict[type[Exception], list[Any]] = {
 }
 #: the operations that take a duration, by the name of the argument
 DURATIONS: dict[str, list[Callable[[Any], object]]] = {
-    "timeout": [lambda bad: Lock("door", timeout=bad), lambda bad: printer(timeout=bad)],
+    "timeout": [
+        lambda bad: Lock("door", timeout=bad),
+        lambda bad: printer(timeout=bad),
+        lambda bad: ReadWriteLock("door", timeout=bad),
+    ],
     "blocking_timeout": [
         lambda bad: Lock("door", blocking_timeout=bad),
         lambda bad: Lock("door").acquire(blocking_timeout=bad),
         lambda bad: printer().acquire(True, blocking_timeout=bad),
+        lambda bad: ReadWriteLock("door", blocking_timeout=bad),
+        lambda bad: ReadWriteLock("door").read.acquire(blocking_timeout=bad),
     ],
     "additional_time": [
         lambda bad: Lock("door").extend(bad),
@@ -395,8 +407,26 @@ TAKES: dict[str, dict[str, tuple[Callable[[Any], object], str]]] = {
         "set_limit": (lambda one: one.set_limit(9), "holders limit line waiting gate"),
         "info": (lambda one: one.info(), "holders limit waiting"),
     },
+    "write lock": {
+        "acquire": (
+            lambda one: ReadWriteLock(one.name).write.acquire(blocking=False),
+            "holders grants readers writers alive gate",
+        ),
+        "wait": (
+            lambda one: ReadWriteLock(one.name).read.acquire(blocking_timeout=0.01),
+            "holders grants readers writers alive gate",
+        ),
+        "release": (lambda one: one.release(), "holders grants readers writers alive gate"),
+        "extend": (lambda one: one.extend(), "holders grants"),
+        "owned": (lambda one: one.owned(), "holders"),
+        "info": (lambda one: one.info(), "holders grants alive"),
+    },
 }
-PARTS = {"lock": "key fence line seen releases", "semaphore": "holders limit line waiting gate"}
+PARTS = {
+    "lock": "key fence line seen releases",
+    "semaphore": "holders limit line waiting gate",
+    "write lock": "holders grants readers writers alive gate",
+}
 
 
 class TestBadInput:
@@ -430,7 +460,7 @@ class TestBadInput:
             join(KINDS[kind].new(part, timeout=LONG), "first")
             key = getattr(lease._keys, part)
             server().delete(key)
-            server().hset(key, "not", "ours")
+            server().sadd(key, "not ours")
             before = snapshot()
             if part in takes.split():
                 with pytest.raises(ConfigurationError, match="another type"):

@@ -1,4 +1,4 @@
-"""`manage.py messaging_locks`: the locks and semaphores of a site."""
+"""`manage.py messaging_locks`: the locks, semaphores and read-write locks of a site."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from django.conf import settings
 from django.core.management import CommandError
 from django.test import override_settings
 
-from django_redis_messaging import Lock, LockNotOwnedError, Semaphore, conf
+from django_redis_messaging import Lock, LockNotOwnedError, ReadWriteLock, Semaphore, conf
 from django_redis_messaging.core.encoding import FORMAT
 from django_redis_messaging.devserver.server import EmbeddedServer
 
-from ..support.leases import waiters
+from ..support.leases import waiters, write_lock
 from ..support.server import DEADLINE, no_server, server, until
 from ..support.terminal import output_of as output_and_errors
 
@@ -37,7 +37,7 @@ def test_nothing_is_held() -> None:
         pass
     server().set(f"{conf.prefix()}:{FORMAT}:{{chat:7}}:fence", "1 - x")  # of something else
     assert output_of() == "No locks are held, and no semaphores are in use.\n"
-    assert rows() == {"locks": [], "semaphores": []}
+    assert rows() == {"locks": [], "semaphores": [], "read_write_locks": []}
 
 
 @pytest.mark.worlds
@@ -65,6 +65,32 @@ def test_waiting_clients_are_counted() -> None:
         assert row["waiters"] == [row["next"]]
         lock.release()
         thread.leave()
+
+
+@pytest.mark.worlds
+def test_read_write_locks_are_listed() -> None:
+    read, written = ReadWriteLock("b: {x}", timeout=60), write_lock("a", timeout=60)
+    with read.read, ReadWriteLock("b: {x}").read, written as lock, waiters(written) as [thread]:
+        first, other = rows()["read_write_locks"]
+        head, line, _ = output_of().splitlines()
+        fence, info = lock.fence, read.info()
+        lock.release()
+        thread.leave()
+        lock.acquire()
+    assert first["holders"] == [first["writer"]]
+    assert first["writer"].startswith(HERE)
+    assert (first["read_write_lock"], first["readers"], first["waiting"], first["fence"]) == (
+        "a",
+        0,
+        1,
+        fence,
+    )
+    assert (other["read_write_lock"], other["writer"], other["readers"]) == ("b: {x}", None, 2)
+    assert other["holders"] == [one.token for one in info.holders]
+    assert first["lease_left"] == pytest.approx(60, abs=DEADLINE)
+    assert other["lease_left"] == pytest.approx(60, abs=DEADLINE)
+    assert head.split() == ["read_write_lock", "writer", "readers", "lease_left", "fence", "waiting"]
+    assert line.startswith(f"a                {HERE}")
 
 
 def test_a_table_is_printed() -> None:

@@ -1,4 +1,4 @@
-"""Locks and permits: one set of tests for both, and clients that wait for them."""
+"""Locks and permits: one set of tests for all, and clients that wait for them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from django_redis_messaging import (
     LeaseLost,
@@ -19,8 +19,10 @@ from django_redis_messaging import (
     LockNotOwnedError,
     MessagingError,
     PermitLost,
+    ReadWriteLock,
     Semaphore,
     SemaphoreError,
+    WriteLock,
 )
 from django_redis_messaging.core import clients
 from django_redis_messaging.services.common import leases
@@ -32,26 +34,39 @@ from .server import DEADLINE, reply_to, server, steps, until
 
 @dataclass(frozen=True)
 class Kind:
-    """A lock, or a semaphore of one permit, and its errors."""
+    """A lock, a semaphore of one permit, or the lock of writers, and its errors."""
 
     make: Callable[..., Any]
     error: type[MessagingError]
     lost: type[LeaseLost]
     #: what it says to a caller that holds nothing
     not_held: str
+    #: the sets of the waiting clients: by ticket, and by their latest poll
+    queue: tuple[str, str]
 
     def new(self, name: str = "door", **options: Any) -> Any:
         """Another object for the same lease."""
         return self.make(name, **options)
 
 
+def write_lock(name: str, **options: Any) -> WriteLock:
+    """The lock of writers, with the methods of the whole lock that tests call."""
+    lock: Any = ReadWriteLock(name, **options).write
+    whole = ReadWriteLock(name)
+    lock.info, lock.ainfo = whole.info, whole.ainfo
+    return cast("WriteLock", lock)
+
+
+NOT_ACQUIRED = "can't {verb}: .* hasn't acquired it, or released it"
 KINDS = {
-    "lock": Kind(Lock, LockError, LockNotOwnedError, "can't {verb}: .* hasn't acquired it, or released it"),
+    "lock": Kind(Lock, LockError, LockNotOwnedError, NOT_ACQUIRED, ("line", "seen")),
+    "write lock": Kind(write_lock, LockError, LockNotOwnedError, NOT_ACQUIRED, ("writers", "alive")),
     "semaphore": Kind(
         lambda name, **options: Semaphore(name, 1, **options),
         SemaphoreError,
         PermitLost,
         "holds no permit .* acquire one first",
+        ("line", "waiting"),
     ),
 }
 
@@ -65,6 +80,10 @@ def acquiring(lease: Any, token: str) -> tuple[Any, Any]:
     """An acquire that waits, and its steps."""
     if isinstance(lease, Lock):
         attempt = lease._attempt(True, None, token)
+        return attempt, steps(lease._acquire, attempt)
+    if isinstance(lease, WriteLock):
+        attempt = lease._attempt(True, None)
+        attempt.token = token.encode()
         return attempt, steps(lease._acquire, attempt)
     permit = Permit(token)
     return permit, steps(lease._acquire, permit, math.inf)

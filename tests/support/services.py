@@ -45,6 +45,7 @@ from django_redis_messaging import (
     OutcomeUnknown,
     RateExceeded,
     RateLimit,
+    ReadWriteLock,
     RecentContacts,
     Semaphore,
     Unavailable,
@@ -801,6 +802,25 @@ async def tasks(call: Call, me: str) -> None:
     assert [result.return_value for result in several] == [[[n], {}] for n in range(3)]
 
 
+async def read_write_locks(call: Call, me: str) -> None:
+    """Two readers, then a writer with a greater fence."""
+    for number in range(4):
+        lock, other = (ReadWriteLock(f"{me}-{number}", timeout=30) for _ in range(2))
+        for reader in (lock.read, other.read):
+            assert await call(reader, "acquire")
+            await call(reader, "extend")
+            assert await call(reader, "owned")
+        writer = ReadWriteLock(lock.name, timeout=30).write
+        assert not await call(writer, "acquire", blocking=False)
+        await call(lock.read, "release")
+        await call(other.read, "release")
+        assert await call(writer, "acquire", blocking_timeout=PATIENCE)
+        assert writer.fence > other.read.fence
+        info = await call(lock, "info")
+        assert (info.readers, info.fence, len(info.holders)) == (0, writer.fence, 1)
+        await call(writer, "release")
+
+
 async def recent_contacts(call: Call, me: str) -> None:
     """The latest first, each once, found by any prefix."""
     contacts = RecentContacts(me, size=3)
@@ -922,6 +942,7 @@ STORIES: list[Story] = [
     Locks.story,
     Semaphores.story,
     Rates.story,
+    read_write_locks,
     recent_contacts,
     directories,
     blocks,

@@ -1,4 +1,5 @@
-"""`manage.py messaging_locks`: lists locks with their holders, and semaphores; releases a lock."""
+"""`manage.py messaging_locks`: lists locks with their holders, semaphores, and read-write locks; releases a
+lock."""
 
 from __future__ import annotations
 
@@ -12,26 +13,37 @@ from django.core.management.base import BaseCommand, CommandError
 
 from ... import Lock, MessagingError, conf
 from ...core.encoding import current_prefix
-from ...services.common.operators import ListedLock, ListedSemaphore, list_locks, list_semaphores
+from ...services.common.operators import (
+    ListedLock,
+    ListedReadWriteLock,
+    ListedSemaphore,
+    list_locks,
+    list_rwlocks,
+    list_semaphores,
+)
 from ..output import printable, table
 
 Row = dict[str, Any]
 #: columns of the tables
 LOCK_COLUMNS = ("lock", "holder", "next", "held_for", "lease_left", "fence", "waiting")
 SEMAPHORE_COLUMNS = ("semaphore", "limit", "held", "waiting")
+RWLOCK_COLUMNS = ("read_write_lock", "writer", "readers", "lease_left", "fence", "waiting")
 
 
 class Command(BaseCommand):
     """Prints tables, or JSON; or releases a lock."""
 
     help = (
-        "List the locks that are held or waited for, with holders, ages, fences and waiting clients, and the "
-        "semaphores in use. With --release, release a lock that another process holds."
+        "List the locks that are held or waited for, with holders, ages, fences and waiting clients, the "
+        "semaphores in use, and the read-write locks. With --release, release a lock that another process "
+        "holds."
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         """Add the options."""
-        parser.add_argument("names", nargs="*", help="names of locks (default: all locks and semaphores)")
+        parser.add_argument(
+            "names", nargs="*", help="names of locks (default: all locks, semaphores and read-write locks)"
+        )
         parser.add_argument("--release", metavar="NAME", help="release this lock, whoever holds it")
         parser.add_argument(
             "--key", action="store_true", help="the names are Redis keys, as in Lock(key=...)"
@@ -70,17 +82,20 @@ def _release(lock: Lock) -> str:
 
 def _rows_of(locks: Sequence[Lock]) -> dict[str, list[Row]]:
     """These locks, even if they are free."""
-    return {"locks": [_lock_row(ListedLock(lock.name, lock.info())) for lock in locks], "semaphores": []}
+    rows = [_lock_row(ListedLock(lock.name, lock.info())) for lock in locks]
+    return {"locks": rows, "semaphores": [], "read_write_locks": []}
 
 
 def _all_rows(using: str) -> dict[str, list[Row]]:
-    """All locks and semaphores in use."""
+    """All locks, semaphores and read-write locks in use."""
     prefix = current_prefix()
     locks = sorted(list_locks(using, prefix), key=lambda one: one.name)
     semaphores = sorted(list_semaphores(using, prefix), key=lambda one: one.name)
+    rwlocks = sorted(list_rwlocks(using, prefix), key=lambda one: one.name)
     return {
         "locks": [_lock_row(one) for one in locks],
         "semaphores": [_semaphore_row(one) for one in semaphores],
+        "read_write_locks": [_rwlock_row(one) for one in rwlocks],
     }
 
 
@@ -103,12 +118,29 @@ def _semaphore_row(semaphore: ListedSemaphore) -> Row:
     return {"semaphore": semaphore.name, "limit": info.limit, "held": info.held, "waiting": info.waiting}
 
 
+def _rwlock_row(lock: ListedReadWriteLock) -> Row:
+    info = lock.info
+    return {
+        "read_write_lock": lock.name,
+        "writer": info.writer,
+        "readers": info.readers,
+        "lease_left": _seconds(info.read_at, info.holders[0].expires_at if info.holders else None),
+        "fence": info.fence,
+        "waiting": info.waiting,
+        "holders": [one.token for one in info.holders],
+    }
+
+
 def _seconds(begin: datetime | None, end: datetime | None) -> float | None:
     return None if begin is None or end is None else (end - begin).total_seconds()
 
 
-def _text(locks: list[Row], semaphores: list[Row]) -> str:
-    tables = [_table(LOCK_COLUMNS, locks, left=3), _table(SEMAPHORE_COLUMNS, semaphores, left=1)]
+def _text(locks: list[Row], semaphores: list[Row], read_write_locks: list[Row]) -> str:
+    tables = [
+        _table(LOCK_COLUMNS, locks, left=3),
+        _table(SEMAPHORE_COLUMNS, semaphores, left=1),
+        _table(RWLOCK_COLUMNS, read_write_locks, left=2),
+    ]
     return "\n\n".join(filter(None, tables)) or "No locks are held, and no semaphores are in use."
 
 

@@ -1,4 +1,5 @@
-"""What operators ask: which locks, semaphores, file channels and chats a site has, and whether all is well.
+"""What operators ask: which locks, semaphores, read-write locks, file channels and chats a site has, and
+whether all is well.
 
 There is no registry of the former, so the keys are scanned.
 """
@@ -17,13 +18,16 @@ from ..files import FileChannel, FileStats
 from ..jobs.engine import HEARTBEAT_TIMEOUT
 from ..jobs.keys import JobKeys
 from ..locks.lock import LockInfo, LockKeys, fence_pattern, lock_key, parse_fence_key, parse_info
+from ..rwlocks.rwlock import ReadWriteLockInfo, ReadWriteLockKeys
+from ..rwlocks.rwlock import info_script as rwlock_info
+from ..rwlocks.rwlock import parse_info as parse_rwlock_info
 from ..semaphores.semaphore import SemaphoreInfo, SemaphoreKeys, info_script
 from .scanning import scan_keys
 
-#: locks or semaphores whose states are read in a round trip
+#: locks of a kind or semaphores whose states are read in a round trip
 PAGE = 100
-#: waiting clients of each lock that are listed
-MAX_WAITERS = 10
+#: waiting clients of each lock, and holders of each read-write lock, that are listed
+MAX_WAITERS = MAX_HOLDERS = 10
 #: number of keys that a probe writes: enough for each primary of a typical Cluster to own some
 PROBES = 16
 #: ms; the TTL of these keys
@@ -46,6 +50,14 @@ class ListedSemaphore:
 
     name: str
     info: SemaphoreInfo
+
+
+@dataclass(frozen=True, slots=True)
+class ListedReadWriteLock:
+    """A read-write lock that is held, or that clients wait for; `info` names up to MAX_HOLDERS."""
+
+    name: str
+    info: ReadWriteLockInfo
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +103,21 @@ def _read_semaphores(prefix: str, names: Sequence[str]) -> Steps[list[ListedSema
         ListedSemaphore(name, SemaphoreInfo(limit=int(limit or 0), held=held, waiting=waiting))
         for name, (limit, held, waiting, *_) in zip(names, replies, strict=True)
     ]
+
+
+def list_rwlocks(using: str, prefix: str) -> Iterator[ListedReadWriteLock]:
+    """The read-write locks that are held, or that clients wait for, in no order. Raises Unavailable."""
+    begin, end = f"{prefix}:{FORMAT}:{{rwlock:", "}:grants"
+    found = (unquote(key.removeprefix(begin).removesuffix(end)) for key in scan_keys(using, f"{begin}*{end}"))
+    for names in batched(found, PAGE):
+        for name, info in zip(names, perform(using, _read_rwlocks(prefix, names)), strict=True):
+            if info.holders or info.waiting:
+                yield ListedReadWriteLock(name, info)
+
+
+def _read_rwlocks(prefix: str, names: Sequence[str]) -> Steps[list[ReadWriteLockInfo]]:
+    replies = yield [rwlock_info(ReadWriteLockKeys(prefix, name), holders=MAX_HOLDERS) for name in names]
+    return [parse_rwlock_info(reply) for reply in replies]
 
 
 def list_file_channels(using: str, prefix: str) -> Iterator[ListedFileChannel]:
