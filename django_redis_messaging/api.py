@@ -61,6 +61,7 @@ from .services.rwlocks import ReadLock, ReadWriteLock, ReadWriteLockHolder, Read
 from .services.semaphores import Semaphore, SemaphoreHolder, SemaphoreInfo, SemaphoreWaiter
 from .services.users.forgetting import aforget, forget
 from .services.users.privacy import Blocks, Choice, Choices
+from .web.limits import rate_limit
 
 __all__ = [  # noqa: RUF022 (grouped: this is the table of contents)
     # group chat
@@ -119,6 +120,7 @@ __all__ = [  # noqa: RUF022 (grouped: this is the table of contents)
     "RateLimit",
     "Rate",
     "Decision",
+    "rate_limit",
     # files, and counts of their lines
     "FileChannel",
     "File",

@@ -19,6 +19,8 @@ class MessagingConfig(AppConfig):
         from .web import directories, stream_access
 
         register(_check_tasks, checks.TAG)
+        register(_check_rate_limits, checks.TAG)
+        register(_check_proxies, checks.TAG, deploy=True)
         # most tests begin with a database connection: processes that they start then take part in the run
         connection_created.connect(testruns.notice, dispatch_uid="django_redis_messaging.runs")
         if apps.is_installed("django.contrib.auth"):
@@ -36,3 +38,17 @@ def _check_tasks(**_: object) -> list[CheckMessage]:
     from .tasks.schedules import check_periodic_tasks
 
     return check_periodic_tasks()
+
+
+def _check_rate_limits(**_: object) -> list[CheckMessage]:
+    """Check the rate limits of requests."""
+    from .middleware import check_rate_limits
+
+    return check_rate_limits()
+
+
+def _check_proxies(**_: object) -> list[CheckMessage]:
+    """Check that rate limits see the addresses of clients."""
+    from .middleware import check_proxies
+
+    return check_proxies()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
+from ipaddress import IPv4Network, IPv6Network, ip_network
 from typing import Any
 
 from django.conf import settings as django_settings
@@ -16,6 +17,8 @@ from django.core.signals import setting_changed
 from .errors import ConfigurationError
 
 NAME = "REDIS_MESSAGING"
+#: the entry of TRUSTED_PROXIES for a proxy that connects through a Unix socket
+UNIX = "unix"
 #: maps each PREFIX that the settings say to the one in use, another one in tests; core/testruns.py sets it
 prefix_hook: Callable[[str], str] | None = None
 
@@ -149,6 +152,11 @@ class Settings:
     CHANGE_RATE: int = 60
     #: whether the services count these uses, except searches and other changes, instead of the pages
     RATES_IN_SERVICES: bool = False
+    #: limits of RateLimitMiddleware: [{"rate": "100/m", "path": "/api/", …}], see docs/rate-limits.md
+    RATE_LIMITS: Sequence[Mapping[str, Any]] = ()
+    #: addresses or networks of the proxies whose X-Forwarded-For counts, such as "10.0.0.0/8"; "unix": what
+    #: connects through a Unix socket
+    TRUSTED_PROXIES: Sequence[str] = ()
     #: whether the pages get changes pushed, under ASGI; otherwise they poll
     LIVE: bool = True
     #: maximum number of live streams of a user, in all processes
@@ -196,6 +204,14 @@ def prefix() -> str:
     chosen = current().PREFIX
     configured = chosen() if callable(chosen) else chosen
     return configured if prefix_hook is None else prefix_hook(configured)
+
+
+def proxy_network(entry: str) -> IPv4Network | IPv6Network:
+    """An entry of TRUSTED_PROXIES as a network. Raises ValueError."""
+    network = ip_network(entry, strict=False)
+    if network.prefixlen == 0:
+        raise ValueError(f"{entry!r} contains all addresses, so that each client could choose its own")
+    return network
 
 
 def _reset(*, setting: str, **_: object) -> None:

@@ -40,8 +40,10 @@ DOCUMENTED = {
     ".context_processors": ("bell",),
     ".signals": ("message_sent",),
     ".testing": ("MessagingTestMixin", "fire"),
+    ".throttling": ("RateLimitThrottle",),
     ".web.digest_mailing": ("send_digests",),
     ".web.identity": ("Identity", "current"),
+    ".web.request_keys": ("client_address",),
 }
 #: what a site may set in its subclasses of views; all else in them may change
 OF_VIEWS = {"service", "service_of_mail", "inbox", "identity", "template_name"}
@@ -57,7 +59,9 @@ IN_SETTINGS = (
     "cluster.ClusterClient",
     "cluster.ClusterConnectionFactory",
     "context_processors.bell",
+    "middleware.RateLimitMiddleware",
     "tasks.RedisBackend",
+    "throttling.RateLimitThrottle",
     "urls.urlpatterns",
     "web.identity.Identity",
 )

@@ -57,6 +57,7 @@ def tree(path: Path) -> ast.Module:
 
 #: run synchronous code of Django in the thread where asgiref runs it, as its database connections need
 RUN_CODE_OF_DJANGO = {
+    "django_redis_messaging.middleware",
     "django_redis_messaging.services.jobs.threads",
     "django_redis_messaging.web.stream_access",
     "django_redis_messaging.web.live",
@@ -292,10 +293,10 @@ LAYERS = (
     ("core",),
     ("devserver", "handlers"),
     ("checks", "services"),
+    ("tasks", "web"),
     ("api",),
     ("__init__",),
-    ("tasks", "web"),
-    ("admin", "context_processors", "forms", "templatetags", "urls"),
+    ("admin", "context_processors", "forms", "middleware", "templatetags", "throttling", "urls"),
     ("management", "testing"),
     ("pytest_plugin",),
     ("apps",),

@@ -10,9 +10,11 @@ query the servers.
     messaging.E009  a namespace has two handlers       messaging.W010  a handler selects an unknown event
     messaging.E010  a schedule is invalid (*)          messaging.W013  a periodic task is never enqueued (*)
 
-                                                       messaging.W017  LOGIN_URL leads nowhere
+    messaging.E012  a rate limit is invalid (*)        messaging.W017  LOGIN_URL leads nowhere
+                                                       messaging.W024  RATE_LIMITS has no effect (*)
+                                                       messaging.W025  it comes before users are known (*)
 
-(*) in tasks/schedules.py, because this package imports nothing of the layers above.
+(*) in tasks/schedules.py and middleware.py, because this package imports nothing of the layers above.
 
 Only in `check --deploy`:
 
@@ -20,6 +22,7 @@ Only in `check --deploy`:
     messaging.W015  a Redis on another machine is reached without TLS
     messaging.W016  a Redis on another machine needs no password
     messaging.W022  the process takes part in a run of tests
+    messaging.W026  rate limits count a proxy as the only client (*)
 
 Only `check --deploy` queries the server:
 

@@ -125,10 +125,14 @@ def _expected(key: str, value: object, kinds: list[Any]) -> str | None:
     """What `value` must be; None if it is valid."""
     if key == "TEST":
         return None if testruns.is_valid_test(value) else testruns.TEST_FORM
+    if key == "RATE_LIMITS":
+        return None  # middleware.py checks it
     if not _has_kind(value, kinds):
         return " or ".join(_TYPE_NAMES[kind] for kind in kinds)
     if isinstance(value, int | float) and not isinstance(value, bool):
         return _expected_number(key, value)
+    if key == "TRUSTED_PROXIES" and isinstance(value, list | tuple):
+        return _expected_proxies(value)
     return _expected_prefix(value) if key == "PREFIX" and isinstance(value, str) else None
 
 
@@ -158,6 +162,16 @@ def _expected_prefix(value: str) -> str | None:
         encoding.checked_prefix(value)
     except ValueError as error:
         return f"a valid beginning of keys ({error})"
+    return None
+
+
+def _expected_proxies(value: Sequence[str]) -> str | None:
+    try:
+        for entry in value:
+            if entry != conf.UNIX:
+                conf.proxy_network(entry)
+    except ValueError as error:
+        return f"a list of addresses, of networks such as '10.0.0.0/8', and of {conf.UNIX!r} ({error})"
     return None
 
 

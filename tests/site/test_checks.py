@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from weakref import WeakSet
 
 import pytest
 from django.conf import settings
@@ -17,14 +19,18 @@ from django.middleware.csrf import CsrfViewMiddleware
 from django.test import override_settings
 from django_redis.cache import RedisCache
 
-from django_redis_messaging import ConfigurationError, checks, conf
+from django_redis_messaging import ConfigurationError, checks, conf, middleware, rate_limit
 from django_redis_messaging.checks import servers as server_checks
 from django_redis_messaging.checks import settings as deployment
 from django_redis_messaging.checks.servers import Server
 from django_redis_messaging.devserver.server import EmbeddedServer
+from django_redis_messaging.middleware import OURS
+from django_redis_messaging.web import limits
 
 pytestmark = pytest.mark.versions
 
+#: modules with checks of the layers above
+OUTSIDE = ("middleware.py", "tasks/schedules.py")
 LOCMEM = {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"}
 
 
@@ -128,7 +134,7 @@ def test_each_id_is_documented_and_used_once() -> None:
         r'id="messaging\.([EW]\d{3})"',
         "".join(
             path.read_text(encoding="utf-8")
-            for path in (*package.glob("*.py"), package.parent / "tasks" / "schedules.py")
+            for path in (*package.glob("*.py"), *(package.parent / path for path in OUTSIDE))
         ),
     )
     assert sorted(listed) == sorted(set(used))
@@ -159,6 +165,10 @@ class TestSettings:
         [
             ("ALIAS", [5, b"messaging"]),
             ("LINK_HOSTS", ["example.com", ["example.com", None], {"example.com"}]),
+            (
+                "TRUSTED_PROXIES",
+                ["10.0.0.1", ["10.0.0.1/33"], ["proxy.internal"], [10], ["0.0.0.0/0"], ["::/0"]],
+            ),
             ("PREFIX", [None, 5, "", "a{b", "a}", "a b", "a\x00", "a\x1b", "a*", "a" * 300]),
             ("COMMAND_DEADLINE", [0, -1.5, "10", None, float("inf"), float("nan"), True]),
             ("DURABILITY", [1, {"replicas": 1}, {"replicas": 0, "timeout": 1}]),
@@ -185,6 +195,7 @@ class TestSettings:
         [
             ("ALIAS", [None]),
             ("LINK_HOSTS", [["example.com"], ("example.com", ".example.org")]),
+            ("TRUSTED_PROXIES", [[], ["10.0.0.1/8", "2001:db8::1", "unix"], ("127.0.0.1",)]),
             ("PREFIX", ["site:shop-7", lambda: "tenant"]),
             ("COMMAND_DEADLINE", [1, 0.5]),
             ("DURABILITY", [{"replicas": 1, "timeout": 0.5}]),
@@ -576,3 +587,68 @@ def as_user(server: EmbeddedServer, rights: str) -> Iterator[None]:
         with site(caches={"default": LOCMEM, "messaging": redis(url)}):
             yield
         admin.execute_command("ACL DELUSER limited")
+
+
+class TestRateLimits:
+    @pytest.mark.parametrize(
+        ("rules", "text"),
+        [
+            ({"rate": "5/m"}, "must be a list, not dict"),
+            (["5/m"], "RATE_LIMITS[0] in REDIS_MESSAGING: it must be a dict"),
+            ([{"rate": "5/m"}, {"path": "/api/"}], "RATE_LIMITS[1] in REDIS_MESSAGING: it has no rate"),
+            ([{"rate": "5/m", "paths": "/api/"}], "unknown key 'paths'"),
+            ([{"rate": "5/m", "block": False}], "unknown key 'block'"),
+            ([{"rate": "5/m", "path": "api/"}], "path must be the beginning of a path"),
+            ([{"rate": "5/m", "path": []}], "path must be the beginning of a path"),
+            ([{"rate": "5/m", "exclude": 5}], "RATE_LIMITS[0]"),
+            ([{"rate": "many"}], "not 'many'"),
+            ([{"rate": "5/m", "key": "users"}], "not 'users'"),
+            ([{"rate": "5/m", "methods": "POST"}], "methods must be a list"),
+            ([{"rate": "5/m", "algorithm": "window", "burst": 3}], "burst= needs"),
+            ([{"rate": "5/m", "on_outage": "never"}], "not 'never'"),
+        ],
+    )
+    def test_invalid_rules(self, rules: object, text: str) -> None:
+        with site({"RATE_LIMITS": rules}):
+            assert text in only().msg
+            assert ids() == ["E012"]
+
+    def test_arguments_of_decorators(self) -> None:
+        view = rate_limit("5/m", on_outage="never")(lambda request: None)  # type: ignore[arg-type]
+        with site():
+            assert ids() == ["E012"]
+        del view
+        gc.collect()
+        with site():
+            assert ids() == []
+
+    def test_place_of_the_middleware(self) -> None:
+        with site({"RATE_LIMITS": [{"rate": "5/m", "key": "ip"}]}):
+            assert ids() == ["W024"]
+            with override_settings(MIDDLEWARE=[OURS, *settings.MIDDLEWARE]):
+                assert ids() == []
+        with site({"RATE_LIMITS": [{"rate": "5/m"}]}):
+            with override_settings(MIDDLEWARE=[OURS, *settings.MIDDLEWARE]):
+                assert ids() == ["W025"]
+            with override_settings(MIDDLEWARE=[*settings.MIDDLEWARE, OURS]):
+                assert ids() == []
+
+    def test_proxies(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        # without those of other tests
+        declared: WeakSet[Any] = WeakSet()
+        for module in (middleware, limits):
+            monkeypatch.setattr(module, "declared", declared)
+
+        def warned(messaging: dict[str, Any], **proxied: Any) -> bool:
+            with site(messaging), override_settings(**proxied):
+                return [message.id for message in middleware.check_proxies()] == ["messaging.W026"]
+
+        by_user, by_address = ({"RATE_LIMITS": [{"rate": "5/m", "key": key}]} for key in ("user", "ip"))
+        assert warned(by_address, USE_X_FORWARDED_HOST=True)
+        assert warned(by_address, SECURE_PROXY_SSL_HEADER=("HTTP_X_FORWARDED_PROTO", "https"))
+        assert not warned(by_address)
+        assert not warned(by_user, USE_X_FORWARDED_HOST=True)
+        assert not warned({**by_address, "TRUSTED_PROXIES": ["unix"]}, USE_X_FORWARDED_HOST=True)
+        view = rate_limit("5/m")(lambda request: None)
+        assert warned({}, USE_X_FORWARDED_HOST=True)
+        assert view

@@ -1,0 +1,188 @@
+"""Rate limits by path, before any view, and the checks of all rate limits of requests.
+
+MIDDLEWARE = [… "django_redis_messaging.middleware.RateLimitMiddleware"]
+REDIS_MESSAGING = {"RATE_LIMITS": [{"rate": "100/m", "key": "ip", "path": "/api/", "methods": ["POST"]}]}
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from asgiref.sync import iscoroutinefunction, markcoroutinefunction, sync_to_async
+from django.conf import settings
+from django.core.checks import CheckMessage, Error, Warning
+from django.http import HttpRequest
+from django.template.response import SimpleTemplateResponse
+from django.urls import get_resolver
+
+from . import conf
+from .core.testruns import is_kind_of
+from .errors import ConfigurationError, MessagingError
+from .web.limits import RequestLimit, arespond, declared, rate_limit, request_limit, respond
+
+#: the dotted paths in MIDDLEWARE
+OURS = "django_redis_messaging.middleware.RateLimitMiddleware"
+AUTHENTICATION = "django.contrib.auth.middleware.AuthenticationMiddleware"
+#: settings of Django that only sites behind a proxy have
+PROXY_SETTINGS = ("SECURE_PROXY_SSL_HEADER", "USE_X_FORWARDED_HOST", "USE_X_FORWARDED_PORT")
+#: options of a rule besides those of `rate_limit`
+_PATHS = ("path", "exclude")
+#: options of `rate_limit` that a rule has
+_OPTIONS = tuple(name for name in inspect.signature(rate_limit).parameters if name != "block")
+
+
+@dataclasses.dataclass(frozen=True)
+class Rule:
+    """A limit for the requests to some paths."""
+
+    limit: RequestLimit
+    #: beginnings of paths
+    paths: tuple[str, ...]
+    excluded: tuple[str, ...]
+
+    def concerns(self, path: str) -> bool:
+        return path.startswith(self.paths) and not path.startswith(self.excluded)
+
+
+def read_rules() -> list[Rule]:
+    """The rules of RATE_LIMITS. Raises ConfigurationError."""
+    given = conf.current().RATE_LIMITS
+    if not isinstance(given, list | tuple):
+        raise ConfigurationError(f"RATE_LIMITS in {conf.NAME} must be a list, not {type(given).__name__}.")
+    rules: list[Rule] = []
+    for number, options in enumerate(given):
+        try:
+            rules.append(_rule(options, [rule.limit.name for rule in rules]))
+        except (TypeError, ValueError) as error:
+            raise ConfigurationError(f"RATE_LIMITS[{number}] in {conf.NAME}: {error}") from error
+    return rules
+
+
+def _rule(given: Mapping[str, Any], names: Sequence[str]) -> Rule:
+    if not isinstance(given, Mapping):
+        raise TypeError(f'it must be a dict such as {{"rate": "100/m"}}, not {type(given).__name__}.')
+    unknown = [key for key in given if key not in (*_OPTIONS, *_PATHS)]
+    if unknown or "rate" not in given:
+        problem = f"has the unknown key {unknown[0]!r}" if unknown else "has no rate"
+        raise ValueError(f"it {problem}. The keys: {', '.join((*_OPTIONS, *_PATHS))}.")
+    paths, excluded = _paths(given.get("path", "/"), "path"), _paths(given.get("exclude", ()), "exclude")
+    options = {key: value for key, value in given.items() if key not in _PATHS}
+    if "name" not in options:
+        number = 1 + sum(name.partition("#")[0] == paths[0] for name in names)
+        options["name"] = f"{paths[0]}#{number}" if number > 1 else paths[0]
+    return Rule(request_limit(**options), paths, excluded)
+
+
+def _paths(given: str | Sequence[str], what: str) -> tuple[str, ...]:
+    paths = (given,) if isinstance(given, str) else tuple(given)
+    if not all(isinstance(path, str) and path.startswith("/") for path in paths) or (
+        what == "path" and not paths
+    ):
+        raise ValueError(f'{what} must be the beginning of a path such as "/api/", or a list of these.')
+    return paths
+
+
+class RateLimitMiddleware:
+    """Answers 429 to requests above the limits of RATE_LIMITS, sync or async like what is behind it.
+
+    All rules whose path matches count a request, in their order, until one refuses it. Put it behind
+    AuthenticationMiddleware if a rule counts by user, and behind LocaleMiddleware for translated pages.
+    """
+
+    sync_capable = True
+    async_capable = True
+
+    def __init__(self, get_response: Callable[[HttpRequest], Any]) -> None:
+        self._get_response = get_response
+        self._settings: conf.Settings | None = None
+        self._rules: list[Rule] = []
+        self._is_async = iscoroutinefunction(get_response)
+        if self._is_async:
+            markcoroutinefunction(self)
+
+    def __call__(self, request: HttpRequest) -> Any:
+        if self._is_async:
+            return self._acall(request)
+        return _rendered(respond(self._limits(request), self._get_response, request))
+
+    async def _acall(self, request: HttpRequest) -> Any:
+        response = await arespond(self._limits(request), self._get_response, request)
+        # As Django renders the template responses of async views: a context processor may use the database.
+        return await sync_to_async(_rendered)(response) if _is_unrendered(response) else response
+
+    def _limits(self, request: HttpRequest) -> Iterator[RequestLimit]:
+        current = conf.current()
+        if self._settings is not current:
+            self._rules, self._settings = read_rules(), current
+        return (rule.limit for rule in self._rules if rule.concerns(request.path_info))
+
+
+def _is_unrendered(response: Any) -> bool:
+    """Whether it is a page about a limit; Django has rendered those of views."""
+    return isinstance(response, SimpleTemplateResponse) and not response.is_rendered
+
+
+def _rendered(response: Any) -> Any:
+    return response.render() if _is_unrendered(response) else response
+
+
+def check_rate_limits(**_: object) -> list[CheckMessage]:
+    """Check RATE_LIMITS and the arguments of `rate_limit`, and that the middleware is in its place."""
+    if not isinstance(getattr(settings, conf.NAME, {}), dict):
+        return []  # another check reports it
+    try:
+        rules = read_rules()
+        for limit in (*declared, *(rule.limit for rule in rules)):
+            limit.check()
+    except (MessagingError, TypeError) as error:
+        hint = "Correct it: see docs/rate-limits.md."
+        return [Error(f"A rate limit is invalid: {error}", hint=hint, id="messaging.E012")]
+    return list(_check_place(rules)) if rules else []
+
+
+def _check_place(rules: list[Rule]) -> Iterator[CheckMessage]:
+    kinds = [
+        next((kind for kind in (OURS, AUTHENTICATION) if is_kind_of(path, kind)), "")
+        for path in settings.MIDDLEWARE or []
+    ]
+    if OURS not in kinds:
+        yield Warning(
+            "RATE_LIMITS has no effect, because MIDDLEWARE lacks RateLimitMiddleware.",
+            hint=f'Add to MIDDLEWARE:\n    "{OURS}",',
+            id="messaging.W024",
+        )
+    elif any(rule.limit.key.uses_user for rule in rules) and AUTHENTICATION not in kinds[: kinds.index(OURS)]:
+        yield Warning(
+            "RATE_LIMITS counts by user, but RateLimitMiddleware is before AuthenticationMiddleware: no "
+            "request has a user yet.",
+            hint="Move RateLimitMiddleware behind it.",
+            id="messaging.W025",
+        )
+
+
+def check_proxies(**_: object) -> list[CheckMessage]:
+    """Check that limits by address see the clients behind a proxy, and not the proxy."""
+    shown = [name for name in PROXY_SETTINGS if getattr(settings, name, None)]
+    try:
+        if not shown or conf.current().TRUSTED_PROXIES:
+            return []
+        rules = read_rules()
+    except ConfigurationError:
+        return []  # another check reports it
+    if hasattr(settings, "ROOT_URLCONF"):
+        get_resolver().url_patterns  # noqa: B018 (imports the views, and so declares their limits)
+    if not any(limit.key.uses_address for limit in (*declared, *(rule.limit for rule in rules))):
+        return []
+    return [
+        Warning(
+            f"{shown[0]} says that the site is behind a proxy, but TRUSTED_PROXIES is empty: rate limits by "
+            "address count all clients as one, the proxy.",
+            hint="Set it to the addresses of your proxies, such as "
+            f'{conf.NAME} = {{"TRUSTED_PROXIES": ["10.0.0.0/8"]}}. If your server sets REMOTE_ADDR to the '
+            "address of the client, as uvicorn --proxy-headers does, silence this check.",
+            id="messaging.W026",
+        )
+    ]
