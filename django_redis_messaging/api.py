@@ -10,6 +10,7 @@ from .errors import (
     FileChannelError,
     FileCorrupt,
     InvalidArgument,
+    LatchError,
     LeaseLost,
     LimitExceeded,
     LockError,
@@ -45,6 +46,7 @@ from .services.files import (
     unzstd,
 )
 from .services.jobs import DeadJob, DelayQueue, Job, QueueStats
+from .services.latches import Latch, LatchInfo
 from .services.locks import Lock, LockInfo, afenced_update, fenced_update
 from .services.mailboxes import (
     Mail,
@@ -121,6 +123,9 @@ __all__ = [  # noqa: RUF022 (grouped: this is the table of contents)
     "Rate",
     "Decision",
     "rate_limit",
+    # coordination
+    "Latch",
+    "LatchInfo",
     # files, and counts of their lines
     "FileChannel",
     "File",
@@ -159,6 +164,7 @@ __all__ = [  # noqa: RUF022 (grouped: this is the table of contents)
     "LockNotOwnedError",
     "SemaphoreError",
     "PermitLost",
+    "LatchError",
     "FileChannelError",
     "UnknownConsumer",
     "FileChanged",

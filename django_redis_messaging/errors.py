@@ -100,6 +100,10 @@ class PermitLost(SemaphoreError, LeaseLost):
     """The lease of a permit ended before its release: another client may have held it since."""
 
 
+class LatchError(MessagingError):
+    """A latch ceased to exist while a client waited for it, or the round of a count is over."""
+
+
 class FileChannelError(MessagingError):
     """A file channel is in a state that doesn't allow this call; the message says what to do."""
 

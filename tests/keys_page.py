@@ -71,6 +71,7 @@ EXAMPLES = {
     "FileChannelKeys": ("logs",),
     "FileKeys": ("logs/7",),
     "JobKeys": ("queue", "mail"),
+    "LatchKeys": ("import",),
     "LockKeys": (f"{PREFIX}:{FORMAT}:{{lock:report}}",),
     "MailboxKeys": ("ann",),
     "RateKeys": ("login", "ann"),

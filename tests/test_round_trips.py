@@ -22,6 +22,7 @@ from django_redis_messaging import (
     File,
     FileChannel,
     Inbox,
+    Latch,
     Lock,
     Mailbox,
     RateLimit,
@@ -265,6 +266,16 @@ def rates() -> Iterator[Case]:
     yield "RateLimit.reset", lambda: limit.reset("ann")
 
 
+def coordination() -> Iterator[Case]:
+    latch = Latch("parts", 1)
+    yield "Latch.count_down", latch.count_down
+    yield "Latch.wait_until_open", latch.wait_until_open
+    yield "Latch.count", latch.count
+    yield "Latch.info", latch.info
+    yield "Latch.reset", latch.reset
+    yield "Latch.delete", latch.delete, latch.count_down
+
+
 def files(path: Path) -> Iterator[Case]:
     logs, visits, numbers = FileChannel("logs"), Aggregator("visits"), count()
     opened: list[tuple[Generator[File, None, None], File]] = []
@@ -305,7 +316,9 @@ def files(path: Path) -> Iterator[Case]:
     yield "Aggregator.delete", visits.delete
 
 
-GROUPS = (chats, inboxes, privacy, mailboxes, broadcasts, contacts, timers, jobs, tasks, locks, rates)
+GROUPS = (
+    chats, inboxes, privacy, mailboxes, broadcasts, contacts, timers, jobs, tasks, locks, rates, coordination,
+)  # fmt: skip
 
 
 def measure(tmp_path: Path) -> Iterator[tuple[str, str]]:

@@ -12,7 +12,7 @@ from django.conf import settings
 from django.core.management import CommandError
 from django.test import override_settings
 
-from django_redis_messaging import Lock, LockNotOwnedError, ReadWriteLock, Semaphore, conf
+from django_redis_messaging import Latch, Lock, LockNotOwnedError, ReadWriteLock, Semaphore, conf
 from django_redis_messaging.core.encoding import FORMAT
 from django_redis_messaging.devserver.server import EmbeddedServer
 
@@ -37,7 +37,7 @@ def test_nothing_is_held() -> None:
         pass
     server().set(f"{conf.prefix()}:{FORMAT}:{{chat:7}}:fence", "1 - x")  # of something else
     assert output_of() == "No locks are held, and no semaphores are in use.\n"
-    assert rows() == {"locks": [], "semaphores": [], "read_write_locks": []}
+    assert rows() == {"locks": [], "semaphores": [], "read_write_locks": [], "latches": []}
 
 
 @pytest.mark.worlds
@@ -53,6 +53,20 @@ def test_locks_and_semaphores_are_listed() -> None:
     assert first["lease_left"] == pytest.approx(60 - first["held_for"], abs=0.002)
     assert (other["lock"], other["lease_left"]) == ("{shop}:stock", None)
     assert found["semaphores"] == [{"semaphore": "exports", "limit": 3, "held": 1, "waiting": 0}]
+
+
+@pytest.mark.worlds
+def test_latches_are_listed() -> None:
+    Latch("b: {x}", 5).count_down(2)
+    Latch("a", 1).count_down()
+    assert rows()["latches"] == [
+        {"latch": "a", "count": 1, "remaining": 0},
+        {"latch": "b: {x}", "count": 5, "remaining": 3},
+    ]
+    assert [line.split() for line in output_of().splitlines()][:2] == [
+        ["latch", "count", "remaining"],
+        ["a", "1", "0"],
+    ]
 
 
 def test_waiting_clients_are_counted() -> None:

@@ -750,6 +750,17 @@ class Rates(Shared):
                 assert (await call(limit, "peek", key)).remaining == 2
 
 
+async def coordination(call: Call, me: str) -> None:
+    """Latches that open once."""
+    for number in range(SEVERAL):
+        latch = messaging.Latch(f"{me}-{number}", 2)
+        assert await call(latch, "count_down", request_id="a") == 1
+        with after(0.01, lambda latch=latch: latch.count_down(request_id="b")):
+            assert await call(latch, "wait_until_open", PATIENCE)
+        assert await call(latch, "reset") == (await call(latch, "info")).round
+        assert await call(latch, "delete")
+
+
 async def live_events(call: Call, me: str) -> None:
     """Two streams follow eight chats, the lists and the mailboxes of their users, and who is online."""
     from tests.live.test_streams import following
@@ -943,6 +954,7 @@ STORIES: list[Story] = [
     Semaphores.story,
     Rates.story,
     read_write_locks,
+    coordination,
     recent_contacts,
     directories,
     blocks,

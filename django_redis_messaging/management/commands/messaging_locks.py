@@ -1,5 +1,5 @@
-"""`manage.py messaging_locks`: lists locks with their holders, semaphores, and read-write locks; releases a
-lock."""
+"""`manage.py messaging_locks`: lists locks with their holders, semaphores, read-write locks and latches;
+releases a lock."""
 
 from __future__ import annotations
 
@@ -14,9 +14,11 @@ from django.core.management.base import BaseCommand, CommandError
 from ... import Lock, MessagingError, conf
 from ...core.encoding import current_prefix
 from ...services.common.operators import (
+    ListedLatch,
     ListedLock,
     ListedReadWriteLock,
     ListedSemaphore,
+    list_latches,
     list_locks,
     list_rwlocks,
     list_semaphores,
@@ -28,6 +30,7 @@ Row = dict[str, Any]
 LOCK_COLUMNS = ("lock", "holder", "next", "held_for", "lease_left", "fence", "waiting")
 SEMAPHORE_COLUMNS = ("semaphore", "limit", "held", "waiting")
 RWLOCK_COLUMNS = ("read_write_lock", "writer", "readers", "lease_left", "fence", "waiting")
+LATCH_COLUMNS = ("latch", "count", "remaining")
 
 
 class Command(BaseCommand):
@@ -35,15 +38,13 @@ class Command(BaseCommand):
 
     help = (
         "List the locks that are held or waited for, with holders, ages, fences and waiting clients, the "
-        "semaphores in use, and the read-write locks. With --release, release a lock that another process "
-        "holds."
+        "semaphores in use, the read-write locks, and the latches. With --release, release a lock that "
+        "another process holds."
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         """Add the options."""
-        parser.add_argument(
-            "names", nargs="*", help="names of locks (default: all locks, semaphores and read-write locks)"
-        )
+        parser.add_argument("names", nargs="*", help="names of locks (default: all, and the other tables)")
         parser.add_argument("--release", metavar="NAME", help="release this lock, whoever holds it")
         parser.add_argument(
             "--key", action="store_true", help="the names are Redis keys, as in Lock(key=...)"
@@ -83,19 +84,21 @@ def _release(lock: Lock) -> str:
 def _rows_of(locks: Sequence[Lock]) -> dict[str, list[Row]]:
     """These locks, even if they are free."""
     rows = [_lock_row(ListedLock(lock.name, lock.info())) for lock in locks]
-    return {"locks": rows, "semaphores": [], "read_write_locks": []}
+    return {"locks": rows, "semaphores": [], "read_write_locks": [], "latches": []}
 
 
 def _all_rows(using: str) -> dict[str, list[Row]]:
-    """All locks, semaphores and read-write locks in use."""
+    """All locks, semaphores and read-write locks in use, and all latches."""
     prefix = current_prefix()
     locks = sorted(list_locks(using, prefix), key=lambda one: one.name)
     semaphores = sorted(list_semaphores(using, prefix), key=lambda one: one.name)
     rwlocks = sorted(list_rwlocks(using, prefix), key=lambda one: one.name)
+    latches = sorted(list_latches(using, prefix), key=lambda one: one.name)
     return {
         "locks": [_lock_row(one) for one in locks],
         "semaphores": [_semaphore_row(one) for one in semaphores],
         "read_write_locks": [_rwlock_row(one) for one in rwlocks],
+        "latches": [_latch_row(one) for one in latches],
     }
 
 
@@ -131,15 +134,20 @@ def _rwlock_row(lock: ListedReadWriteLock) -> Row:
     }
 
 
+def _latch_row(latch: ListedLatch) -> Row:
+    return {"latch": latch.name, "count": latch.info.count, "remaining": latch.info.remaining}
+
+
 def _seconds(begin: datetime | None, end: datetime | None) -> float | None:
     return None if begin is None or end is None else (end - begin).total_seconds()
 
 
-def _text(locks: list[Row], semaphores: list[Row], read_write_locks: list[Row]) -> str:
+def _text(locks: list[Row], semaphores: list[Row], read_write_locks: list[Row], latches: list[Row]) -> str:
     tables = [
         _table(LOCK_COLUMNS, locks, left=3),
         _table(SEMAPHORE_COLUMNS, semaphores, left=1),
         _table(RWLOCK_COLUMNS, read_write_locks, left=2),
+        _table(LATCH_COLUMNS, latches, left=1),
     ]
     return "\n\n".join(filter(None, tables)) or "No locks are held, and no semaphores are in use."
 

@@ -1,5 +1,5 @@
-"""What operators ask: which locks, semaphores, read-write locks, file channels and chats a site has, and
-whether all is well.
+"""What operators ask: which locks, semaphores, read-write locks, latches, file channels and chats a site
+has, and whether all is well.
 
 There is no registry of the former, so the keys are scanned.
 """
@@ -17,6 +17,8 @@ from ..expiries.timers import TIMERS
 from ..files import FileChannel, FileStats
 from ..jobs.engine import HEARTBEAT_TIMEOUT
 from ..jobs.keys import JobKeys
+from ..latches.latch import LatchInfo, LatchKeys, info_command
+from ..latches.latch import parse_info as parse_latch
 from ..locks.lock import LockInfo, LockKeys, fence_pattern, lock_key, parse_fence_key, parse_info
 from ..rwlocks.rwlock import ReadWriteLockInfo, ReadWriteLockKeys
 from ..rwlocks.rwlock import info_script as rwlock_info
@@ -24,7 +26,7 @@ from ..rwlocks.rwlock import parse_info as parse_rwlock_info
 from ..semaphores.semaphore import SemaphoreInfo, SemaphoreKeys, info_script
 from .scanning import scan_keys
 
-#: locks of a kind or semaphores whose states are read in a round trip
+#: locks of a kind, semaphores or latches whose states are read in a round trip
 PAGE = 100
 #: waiting clients of each lock, and holders of each read-write lock, that are listed
 MAX_WAITERS = MAX_HOLDERS = 10
@@ -58,6 +60,14 @@ class ListedReadWriteLock:
 
     name: str
     info: ReadWriteLockInfo
+
+
+@dataclass(frozen=True, slots=True)
+class ListedLatch:
+    """A latch."""
+
+    name: str
+    info: LatchInfo
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +128,21 @@ def list_rwlocks(using: str, prefix: str) -> Iterator[ListedReadWriteLock]:
 def _read_rwlocks(prefix: str, names: Sequence[str]) -> Steps[list[ReadWriteLockInfo]]:
     replies = yield [rwlock_info(ReadWriteLockKeys(prefix, name), holders=MAX_HOLDERS) for name in names]
     return [parse_rwlock_info(reply) for reply in replies]
+
+
+def list_latches(using: str, prefix: str) -> Iterator[ListedLatch]:
+    """The latches, in no order. Raises Unavailable."""
+    begin, end = f"{prefix}:{FORMAT}:{{latch:", "}:state"
+    found = (unquote(key.removeprefix(begin).removesuffix(end)) for key in scan_keys(using, f"{begin}*{end}"))
+    for names in batched(found, PAGE):
+        for name, info in zip(names, perform(using, _read_latches(prefix, names)), strict=True):
+            if info is not None:
+                yield ListedLatch(name, info)
+
+
+def _read_latches(prefix: str, names: Sequence[str]) -> Steps[list[LatchInfo | None]]:
+    replies = yield [info_command(LatchKeys(prefix, name)) for name in names]
+    return [parse_latch(reply) for reply in replies]
 
 
 def list_file_channels(using: str, prefix: str) -> Iterator[ListedFileChannel]:
