@@ -47,7 +47,7 @@ from .services.files import (
 )
 from .services.jobs import DeadJob, DelayQueue, Job, QueueStats
 from .services.latches import Latch, LatchInfo
-from .services.locks import Lock, LockInfo, afenced_update, fenced_update
+from .services.locks import Leader, Lock, LockInfo, Term, afenced_update, fenced_update
 from .services.mailboxes import (
     Mail,
     Mailbox,
@@ -126,6 +126,8 @@ __all__ = [  # noqa: RUF022 (grouped: this is the table of contents)
     # coordination
     "Latch",
     "LatchInfo",
+    "Leader",
+    "Term",
     # files, and counts of their lines
     "FileChannel",
     "File",

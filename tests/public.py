@@ -52,6 +52,7 @@ INTERNAL = {
     "File": {"__init__"},
     "RedisBackend": {"engine", "prepared", "result_ttl_of", "send_committed", "serving", "timeout"},
     "RedisTask": {"needs", "retries", "unique_key"},
+    "Term": {"__init__"},
 }
 #: dotted paths that are written in the settings and URLs of sites
 IN_SETTINGS = (

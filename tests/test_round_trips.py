@@ -23,6 +23,7 @@ from django_redis_messaging import (
     FileChannel,
     Inbox,
     Latch,
+    Leader,
     Lock,
     Mailbox,
     RateLimit,
@@ -267,13 +268,16 @@ def rates() -> Iterator[Case]:
 
 
 def coordination() -> Iterator[Case]:
-    latch = Latch("parts", 1)
+    latch, leader = Latch("parts", 1), Leader("importer")
     yield "Latch.count_down", latch.count_down
     yield "Latch.wait_until_open", latch.wait_until_open
     yield "Latch.count", latch.count
     yield "Latch.info", latch.info
     yield "Latch.reset", latch.reset
     yield "Latch.delete", latch.delete, latch.count_down
+    yield "Leader.run", lambda: leader.run(lambda term: None)
+    yield "Leader.info", leader.info
+    yield "Leader.step_down", leader.step_down, lambda: Lock("leader:importer").acquire(blocking=False)
 
 
 def files(path: Path) -> Iterator[Case]:

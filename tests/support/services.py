@@ -751,7 +751,7 @@ class Rates(Shared):
 
 
 async def coordination(call: Call, me: str) -> None:
-    """Latches that open once."""
+    """Latches that open once, and the leadership that passes on."""
     for number in range(SEVERAL):
         latch = messaging.Latch(f"{me}-{number}", 2)
         assert await call(latch, "count_down", request_id="a") == 1
@@ -759,6 +759,11 @@ async def coordination(call: Call, me: str) -> None:
             assert await call(latch, "wait_until_open", PATIENCE)
         assert await call(latch, "reset") == (await call(latch, "info")).round
         assert await call(latch, "delete")
+        leader, fences = messaging.Leader(f"{me}-{number}"), list[int]()
+        for _ in range(2):
+            await call(leader, "run", lambda term, fences=fences: fences.append(term.fence))
+        assert fences[0] < fences[1]
+        assert not await call(leader, "step_down")
 
 
 async def live_events(call: Call, me: str) -> None:

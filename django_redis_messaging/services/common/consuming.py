@@ -41,14 +41,40 @@ def pause_after(failures: int) -> float:
     return backoff(failures, first=FIRST_PAUSE, longest=MAX_PAUSE)
 
 
-class Consumer(ABC, Generic[B]):
+class Loop:
+    """What loops of both styles have in common: they end once `stop` is set."""
+
+    def __init__(self, stop: Stop | None, *, blocking: bool) -> None:
+        self.stop = stop or threading.Event()
+        self._blocking = blocking
+
+    async def do(
+        self,
+        blocking: Callable[P, T],
+        asynchronous: Callable[P, Awaitable[T]],
+        /,
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> T:
+        """Call the version of a function that the style needs; returns its result."""
+        if self._blocking:
+            return blocking(*args, **kwargs)
+        return await asynchronous(*args, **kwargs)
+
+    async def pause(self, seconds: float) -> None:
+        """Pause, at most until the loop must stop."""
+        ends = monotonic() + seconds
+        while not self.stop.is_set() and (left := ends - monotonic()) > 0:
+            await self.do(sleep, _asleep, min(left, STOP_INTERVAL))
+
+
+class Consumer(Loop, ABC, Generic[B]):
     """One run of a loop. `title` names what it consumes, in log lines: "queue 'mail'"."""
 
     def __init__(self, title: str, logger: logging.Logger, stop: Stop | None, *, blocking: bool) -> None:
+        super().__init__(stop, blocking=blocking)
         self.title = title
-        self.stop = stop or threading.Event()
         self._logger = logger
-        self._blocking = blocking
 
     @abstractmethod
     async def fetch(self) -> B:
@@ -84,25 +110,6 @@ class Consumer(ABC, Generic[B]):
                     "Consuming %s failed, retrying in %.1f s: %s", self.title, seconds, error
                 )
                 await self.pause(seconds)
-
-    async def do(
-        self,
-        blocking: Callable[P, T],
-        asynchronous: Callable[P, Awaitable[T]],
-        /,
-        *args: P.args,
-        **kwargs: P.kwargs,
-    ) -> T:
-        """Call the version of a function that the style needs; returns its result."""
-        if self._blocking:
-            return blocking(*args, **kwargs)
-        return await asynchronous(*args, **kwargs)
-
-    async def pause(self, seconds: float) -> None:
-        """Pause, at most until the loop must stop."""
-        ends = monotonic() + seconds
-        while not self.stop.is_set() and (left := ends - monotonic()) > 0:
-            await self.do(sleep, _asleep, min(left, STOP_INTERVAL))
 
 
 async def _asleep(seconds: float, /) -> None:

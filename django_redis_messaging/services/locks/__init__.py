@@ -1,6 +1,7 @@
 """Locks: mutual exclusion across processes."""
 
 from .fencing import afenced_update, fenced_update
+from .leader import Leader, Term
 from .lock import Lock, LockInfo
 
-__all__ = ["Lock", "LockInfo", "afenced_update", "fenced_update"]
+__all__ = ["Leader", "Lock", "LockInfo", "Term", "afenced_update", "fenced_update"]
