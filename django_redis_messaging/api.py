@@ -47,7 +47,7 @@ from .services.files import (
 )
 from .services.jobs import DeadJob, DelayQueue, Job, QueueStats
 from .services.latches import Latch, LatchInfo
-from .services.locks import Leader, Lock, LockInfo, Term, afenced_update, fenced_update
+from .services.locks import Leader, Lock, LockInfo, MultiLock, Term, afenced_update, fenced_update
 from .services.mailboxes import (
     Mail,
     Mailbox,
@@ -107,6 +107,7 @@ __all__ = [  # noqa: RUF022 (grouped: this is the table of contents)
     # locks
     "Lock",
     "LockInfo",
+    "MultiLock",
     "fenced_update",
     "afenced_update",
     "ReadWriteLock",

@@ -26,6 +26,7 @@ from django_redis_messaging import (
     Leader,
     Lock,
     Mailbox,
+    MultiLock,
     RateLimit,
     ReadWriteLock,
     RecentContacts,
@@ -243,6 +244,12 @@ def locks() -> Iterator[Case]:
     yield "Lock.info", lock.info
     yield "Lock.release", lock.release, lambda: lock.owned() or lock.acquire()
     yield "Lock.release_holder", lambda: lock.release_holder(holders[-1]), hold
+    several = MultiLock(["a", "b", "c"])
+    yield "MultiLock.acquire", several.acquire, lambda: several.owned() and several.release()
+    yield "MultiLock.extend", lambda: several.extend(10)
+    yield "MultiLock.reacquire", several.reacquire
+    yield "MultiLock.owned", several.owned
+    yield "MultiLock.release", several.release, lambda: several.owned() or several.acquire()
     yield "Semaphore.acquire", pool.acquire, give_back
     yield "Semaphore.refresh", pool.refresh
     yield "Semaphore.holders", pool.holders

@@ -285,6 +285,37 @@ class Fan(Many):
         return Script(self.name, keys, [*self.args, *args], once=self.once)
 
 
+class InOrder(Many):
+    """A script that uses resources one after another, each with its keys and arguments, which follow the
+    common `args`. A single server gets all of them in one call.
+
+    The servers of a Cluster can't keep an order, so a Cluster gets only the first `number` of them, a call
+    for each: the caller begins with one, and adds one whenever it has the reply. The reply has an item for
+    each resource that was sent.
+    """
+
+    __slots__ = ("args", "name", "number", "resources", "sent")
+
+    def __init__(
+        self, name: str, resources: Sequence[Resource], args: Sequence[Argument] = (), *, number: int
+    ) -> None:
+        self.name = name
+        self.resources = resources
+        self.args = args
+        self.number = number
+        #: the calls made last
+        self.sent: list[Command | Script] = []
+
+    def calls(self, *, split: bool) -> list[Command | Script]:
+        resources = self.resources[: self.number] if split else self.resources
+        self.sent = Fan(self.name, resources, self.args).calls(split=split)
+        return self.sent
+
+    def sent_since(self, began: float) -> float:
+        """As that of a script: the earliest moment of all calls."""
+        return min(call.sent_since(began) for call in self.sent if isinstance(call, Script))
+
+
 class Gather(Many):
     """The STRINGs of many keys, after the items of the reply to `first`, if given."""
 

@@ -48,7 +48,19 @@ from django.utils.module_loading import import_string
 from .. import conf
 from ..errors import ConfigurationError
 from . import clients, encoding
-from .commands import BulkCommand, Clock, Command, Fan, Gather, Listen, PopHint, Script, Step, Together
+from .commands import (
+    BulkCommand,
+    Clock,
+    Command,
+    Fan,
+    Gather,
+    InOrder,
+    Listen,
+    PopHint,
+    Script,
+    Step,
+    Together,
+)
 
 __all__ = [
     "BulkCommand",
@@ -56,6 +68,7 @@ __all__ = [
     "Command",
     "Fan",
     "Gather",
+    "InOrder",
     "Listen",
     "LoopGuard",
     "PopHint",

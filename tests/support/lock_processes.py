@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import redis
 
-from django_redis_messaging import Lock, LockNotOwnedError, conf
+from django_redis_messaging import Lock, LockNotOwnedError, MultiLock, conf
 from django_redis_messaging.core.encoding import FORMAT
 
 from . import child_processes
@@ -97,3 +97,38 @@ def work_until_killed(stage: child_processes.Stage, renew: bool, mistake: Plant 
             time.sleep(chance.choice([0.001] * 6 + [1.5 * SHORT_LEASE if renew else 0.1]))
             with suppress(LockNotOwnedError):  # on a busy machine
                 lock.release()
+
+
+def count_up_several(url: str, names: list[str], times: int, seed: int) -> list[tuple[str, int]]:
+    """As `count_up`, for random ones of several numbers at a time; each name with its fences."""
+    chance, found, prefix = random.Random(seed), list[tuple[str, int]](), f"{conf.prefix()}:{FORMAT}"
+    with redis.Redis.from_url(url) as client:
+        for _ in range(times):
+            with MultiLock(chance.sample(names, chance.randint(1, 3))) as held:
+                before = {name: int(client.get(f"{prefix}:{name}") or 0) for name in held.names}
+                for name, number in before.items():
+                    client.set(f"{prefix}:{name}", number + 1)
+                found += held.fences.items()
+    return found
+
+
+def hold_several_until_killed(stage: child_processes.Stage, names: list[str]) -> None:
+    """Acquire, hold and release some of the locks again and again, and list the fence of each acquire."""
+    child_processes.enter(stage)
+    chance, prefix = random.Random(os.getpid()), f"{conf.prefix()}:{FORMAT}"
+    with redis.Redis.from_url(stage.url) as client:
+        while True:
+            several = MultiLock(chance.sample(names, chance.randint(1, 3)), timeout=SHORT_LEASE)
+            several.acquire()
+            for name, fence in several.fences.items():
+                client.rpush(f"{prefix}:fences:{name}", fence)
+            time.sleep(chance.choice([0.001, 0.05]))
+            with suppress(LockNotOwnedError):  # on a busy machine
+                several.release()
+
+
+def wait_for_several(stage: child_processes.Stage, names: list[str]) -> None:
+    """Hold several locks until killed, or wait for them."""
+    child_processes.enter(stage)
+    MultiLock(names, timeout=SHORT_LEASE).acquire()
+    signal.pause()

@@ -40,6 +40,7 @@ from django_redis_messaging import (
     Lock,
     LockNotOwnedError,
     Mailbox,
+    MultiLock,
     NotAMember,
     NotPermitted,
     OutcomeUnknown,
@@ -659,8 +660,13 @@ class Locks(Shared):
                 assert await call(other, "acquire", blocking_timeout=PATIENCE)
             assert other.fence > fence
             assert (await call(other, "info")).fence == other.fence
+            both = MultiLock([lock.name, f"{me}-also"], timeout=30)
+            assert not await call(both, "acquire", blocking=False)
             await call(other, "release")
             assert not await call(other, "locked")
+            assert await call(both, "acquire")
+            assert both.fences[lock.name] > other.fence
+            await call(both, "release")
 
 
 class Semaphores(Locks):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple, Protocol, TypeVar
 
@@ -20,6 +20,7 @@ from ...errors import InvalidArgument
 
 T = TypeVar("T")
 C = TypeVar("C", bound=Callable[..., object])
+I = TypeVar("I", bound=Iterable[object])  # noqa: E741
 
 #: a duration: seconds, or a timedelta
 Duration = float | timedelta
@@ -60,7 +61,7 @@ def integer(value: int, what: str, *, minimum: int, maximum: int) -> int:
     return value
 
 
-def sequence(items: Sequence[T], what: str) -> Sequence[T]:
+def sequence(items: I, what: str) -> I:
     """Return `items` unless it is a single str."""
     if isinstance(items, str):
         raise TypeError(f"{what} must be a list, not a str: put it in a list.")

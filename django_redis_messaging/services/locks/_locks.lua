@@ -2,6 +2,7 @@
 -- stops. To wake a client, a script adds an entry to the stream at the ticket's place in the ring of wake-up keys.
 -- Reading a stream removes nothing, so no other client can consume the wake-up.
 --
+-- uses common/_polls.lua
 -- uses common/_time.lua
 
 local GRANT = 1000 -- ms within which a client that was handed the lock must confirm it
@@ -67,4 +68,104 @@ local function hand_over(keys)
     redis.call('PEXPIRE', wake, 2 * TICKET)
   end
   return token
+end
+
+-- Frees a lock, or hands it over to the first client that waits. DEL or a hand-over comes first: Redis never rejects them
+-- at maxmemory, nor the writes after them in the script.
+local function free(keys)
+  if redis.call('EXISTS', keys[3]) == 0 or not hand_over(keys) then
+    redis.call('DEL', keys[1])
+  end
+end
+
+-- Stores, with the caller's token, and returns a fence greater than all earlier ones: `us`, unless the clock was set back.
+local function draw_fence(keys, caller, us)
+  local record = digits(us) .. ' - ' .. caller.token
+  local previous = redis.pcall('SET', keys[2], record, 'PX', fence_ttl(tonumber(caller.lease)), 'GET')
+  if type(previous) == 'table' then -- a key of another type: nothing is left behind
+    redis.call('DEL', keys[1])
+    return previous
+  end
+  local latest = tonumber(string.match(previous or '', '^%d+') or 0)
+  return latest < us and us or draw_fence(keys, caller, latest + 1)
+end
+
+-- Sets the lock if no client holds it; returns whether it did.
+local function set_lock(key, caller)
+  if caller.lease ~= '0' then
+    return redis.call('SET', key, caller.token, 'PX', caller.lease, 'NX')
+  end
+  return redis.call('SET', key, caller.token, 'NX')
+end
+
+-- Queues the caller, or lets it leave the queue if it doesn't wait. Returns what `acquire` returns.
+-- rare
+local function wait_in_queue(keys, caller, us, holder, owner)
+  local line, seen, token = keys[3], keys[4], caller.token
+  if caller.max_waiting == 0 then
+    leave_queue(line, seen, token)
+    return 0
+  end
+  local ticket = tonumber(redis.call('ZSCORE', line, token) or nil)
+  if not ticket then
+    local waiting = redis.call('ZCARD', line)
+    if waiting >= caller.max_waiting then
+      return -waiting
+    end
+    ticket = tonumber(redis.call('ZREVRANGE', line, 0, 0, 'WITHSCORES')[2] or 0) + 1
+  end
+  local now = math.floor(us / 1000)
+  -- PEXPIRE comes first: Redis never rejects it at maxmemory, nor the writes after it, so waiting clients keep waiting.
+  local updated = redis.call('PEXPIRE', line, 2 * TICKET)
+  redis.call('ZADD', seen, now, token)
+  redis.call('ZADD', line, ticket, token)
+  if updated == 0 then -- the queue did not exist
+    redis.call('PEXPIRE', line, 2 * TICKET)
+  end
+  redis.call('PEXPIRE', seen, 2 * TICKET)
+  local gone = keep_waiters(seen, now, caller.others)
+
+  -- A holder of this app wakes the next client. A lock of another program (redis-py) is released without a wake-up, so
+  -- the first client in the queue polls it more often.
+  local wait = TICKET / 4
+  if holder ~= owner and redis.call('ZRANK', line, token) == 0 then
+    wait = wait / 5
+  end
+  local remaining = redis.call('PTTL', keys[1])
+  if remaining >= 0 then
+    wait = math.min(wait, remaining + 1)
+  end
+  return {place_of(keys, ticket), wait, us, gone}
+end
+
+-- Acquires a lock that is free or was handed over to the caller; otherwise queues the caller, if it waits. The caller is
+-- a table of what the arguments of acquire.lua say; returns what that script returns.
+local function acquire(keys, caller)
+  local key, line, token, lease = keys[1], keys[3], caller.token, caller.lease
+  if not caller.has_waited and redis.call('EXISTS', line) == 0 and set_lock(key, caller) then
+    return draw_fence(keys, caller, microseconds())
+  end
+
+  local us = microseconds()
+  local latest, owner = string.match(redis.call('GET', keys[2]) or '', '^(%d+) %S+ (.*)$')
+  -- A lock that is free is handed over to the first client in the queue, possibly to the caller.
+  local holder = redis.call('GET', key) or hand_over(keys)
+  if holder == token then
+    if lease ~= '0' then
+      redis.call('PEXPIRE', key, lease)
+    else
+      redis.call('PERSIST', key)
+    end
+    -- A repeat whose first reply was lost returns the fence it drew then; a client that was handed the lock draws one.
+    return owner == token and tonumber(latest) or draw_fence(keys, caller, us)
+  end
+  if caller.other_token ~= '' and holder == caller.other_token then
+    return nil
+  end
+  -- Without a holder, the queue is empty, or so many dead clients are at its head that a later poll must remove the rest.
+  if not holder and redis.call('EXISTS', line) == 0 then
+    set_lock(key, caller)
+    return draw_fence(keys, caller, us)
+  end
+  return wait_in_queue(keys, caller, us, holder, owner)
 end

@@ -425,7 +425,8 @@ class Lock(Leasable):
         seconds = wait if waits else 0
         ends = math.inf if seconds is None else monotonic() + seconds - min(FINAL_POLL_MARGIN, seconds / 10)
         holding = self._holding
-        return Attempt(chosen, holding, seconds, self._held_already(holding, seconds), ends)
+        held = self._held_already(holding, seconds)
+        return Attempt(chosen, holding, seconds, held, ends, self._on_lost)
 
     def _held_already(self, holding: Holding, seconds: float | None) -> bytes:
         """The token with which this thread or task may hold the lock, if that makes waiting for it
@@ -447,16 +448,16 @@ class Lock(Leasable):
     def _store(self, attempt: Attempt, fence: int) -> bool:
         """Store an acquired lock and start its renewal; returns whether it was acquired."""
         if fence:
-            attempt.holding.hold(attempt, fence, self._renewal(attempt.token) if self.renew else None)
+            attempt.holding.hold(attempt, fence, self._renewal(attempt) if self.renew else None)
             if self._thread_local and (self.renew or self.timeout is None):
                 _endless[current_owner(), self._using, self.key] = attempt.holding
         return fence > 0
 
-    def _renewal(self, token: bytes) -> RenewedLease:
+    def _renewal(self, attempt: Attempt) -> RenewedLease:
         """The renewal must not reference the holders: they end it when they are destroyed."""
-        args = (token, self._lease, "keep", "-")
+        args = (attempt.token, self._lease, "keep", "-")
         script = Script("locks/extend", self._keys.all, args)
-        on_lost = self._on_lost and partial(_report_lost, self._on_lost, self.name)
+        on_lost = attempt.on_lost and partial(_report_lost, attempt.on_lost, self.name)
         return RenewedLease(self._using, self.name, self._lease / 1000, script, on_lost)
 
     @operation
@@ -574,6 +575,8 @@ class Attempt:
     held: bytes
     #: when the last poll is due, which leaves the queue; monotonic
     ends: float = math.inf
+    #: called if the renewed lease is lost
+    on_lost: Callable[[LeaseLost], object] | None = None
     #: when the latest request was sent, so that the lease lasts from then on at least; monotonic
     sent_at: float = 0.0
 

@@ -20,10 +20,7 @@ if redis.call('GET', key) ~= token then
   return redis.call('LPOS', releases, token) and 1 or 0
 end
 local remembered = redis.call('LLEN', releases) -- fails, before anything is written, if the key has another type
--- DEL or a hand-over comes first: Redis never rejects them at maxmemory, nor the writes after them in the script.
-if redis.call('EXISTS', line) == 0 or not hand_over(KEYS) then
-  redis.call('DEL', key)
-end
+free(KEYS)
 if memory ~= '0' then
   redis.call('LPUSH', releases, token)
   if remembered >= 2 * REMEMBERED then
