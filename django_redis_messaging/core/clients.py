@@ -23,7 +23,19 @@ from redis.exceptions import NoPermissionError, NoScriptError, RedisError, Respo
 from .. import conf
 from ..errors import MessagingError, Unavailable
 from . import after_fork, testruns
-from .commands import Command, Entries, Fan, Listen, Many, Script, Step, Wait, Words, entry_number
+from .commands import (
+    Command,
+    Confirmation,
+    Entries,
+    Fan,
+    Listen,
+    Many,
+    Script,
+    Step,
+    Wait,
+    Words,
+    entry_number,
+)
 from .connection import (
     ASYNCIO,
     BLOCKING,
@@ -37,8 +49,8 @@ from .connection import (
 from .outcome import (
     DURABILITY_REPLIES,
     Attempts,
+    Durability,
     NotSent,
-    Unconfirmed,
     is_temporary,
     needs_other_connection,
     reading_time,
@@ -137,6 +149,9 @@ class Client:
             calls = batch.calls
         error: Exception | None = None
         goes_to_one = batch is None or len(calls) == 1 or (len(calls) > 1 and not router.splits)
+        for call in calls:
+            if call.confirmation is not None:
+                goes_to_one = False
         if goes_to_one and router.is_known and self.endpoint.durability is None:
             try:
                 replies, has_failed = await self._exchange(calls, began)
@@ -412,6 +427,18 @@ class Batch:
         """Whether a pipeline may change anything."""
         return not all(self.calls[at].reads_only for at in pipeline.indexes)
 
+    def durability(self, pipeline: Pipeline, endpoint: Endpoint) -> Durability | None:
+        """How many replicas must confirm a pipeline: as many as the strictest of its calls needs."""
+        found: list[Durability | Confirmation] = []
+        if endpoint.durability is not None and self.writes(pipeline):
+            found.append(endpoint.durability)
+        if endpoint.has_replicas:
+            calls = (self.calls[at].confirmation for at in pipeline.indexes)
+            found += [one for one in calls if one is not None]
+        if not found:
+            return None
+        return Durability(max(one.replicas for one in found), max(one.timeout for one in found))
+
     def key(self, pipeline: Pipeline) -> str:
         """A key of the app in a slot of this pipeline."""
         call = self.calls[pipeline.indexes[0]]
@@ -442,16 +469,21 @@ class Batch:
         for at, reply in zip(pipeline.indexes, own, strict=True):
             self.replies[at] = reply
 
-    def mark_unconfirmed(self, pipeline: Pipeline, error: Unconfirmed) -> bool:
-        """Replace the replies to writes that too few replicas have confirmed; returns whether any are."""
-        found = [
-            at
-            for at in pipeline.indexes
-            if not (self.calls[at].reads_only or isinstance(self.replies[at], Exception))
-        ]
-        for at in found:
-            self.replies[at] = error
-        return bool(found)
+    def mark_unconfirmed(self, pipeline: Pipeline, endpoint: Endpoint, confirmed: Any) -> Exception | None:
+        """Replace the replies to writes that too few replicas have confirmed, given the reply to WAIT;
+        returns the error that replaces the last one."""
+        last = None
+        for at in pipeline.indexes:
+            call, reply, needed = self.calls[at], self.replies[at], endpoint.durability
+            if call.reads_only or isinstance(reply, Exception):
+                continue
+            own = call.confirmation
+            if own is not None and endpoint.has_replicas and own.is_needed(reply):
+                needed = Durability(max(own.replicas, needed.replicas if needed else 0), own.timeout)
+            error = needed and needed.failure(confirmed)
+            if error:
+                self.replies[at] = last = error
+        return last
 
     def result(self, replies: Replies, *, unanswered: bool = False) -> Any:
         """The replies in the form that the step promises; raises the first error among them. `unanswered`: an
@@ -552,8 +584,8 @@ class Sender:
     async def _send(self, batch: Batch, pipeline: Pipeline, attempts: Attempts, *, fresh: bool) -> Any:
         """Send a pipeline; returns the connection that will have its replies."""
         connection = await self._connections.take(pipeline.address, attempts.reading_time, fresh=fresh)
-        words, durability = batch.words(pipeline), self._endpoint.durability
-        if durability is not None and batch.writes(pipeline):
+        words, durability = batch.words(pipeline), batch.durability(pipeline, self._endpoint)
+        if durability is not None:
             words += [ASKING] * pipeline.asking + durability.words(batch.key(pipeline), attempts.remaining)
         batch.mark_sent(pipeline)
         await self.use(connection, connection.send, words, attempts.reading_time)
@@ -561,9 +593,9 @@ class Sender:
 
     async def _receive(self, batch: Batch, pipeline: Pipeline, connection: Any, attempts: Attempts) -> None:
         """Record the replies to a pipeline."""
-        seconds, durability = attempts.reading_time, self._endpoint.durability
+        seconds, durability = attempts.reading_time, batch.durability(pipeline, self._endpoint)
         count = len(pipeline.indexes) * (1 + pipeline.asking)
-        if durability is None or not batch.writes(pipeline):
+        if durability is None:
             replies = await self.use(connection, connection.receive_all, count, seconds)
             batch.record(pipeline, replies)
             self.give_back(connection, replies)
@@ -572,8 +604,8 @@ class Sender:
         more = pipeline.asking + DURABILITY_REPLIES
         replies = await self.use(connection, connection.receive_all, count + more, seconds)
         batch.record(pipeline, replies[:count])
-        error = durability.failure(replies[-1])
-        if error is not None and batch.mark_unconfirmed(pipeline, error):
+        error = batch.mark_unconfirmed(pipeline, self._endpoint, replies[-1])
+        if error is not None:
             self._connections.drop(connection, monotonic())  # it may be a former primary
             raise error
         self.give_back(connection, replies[:count])

@@ -17,7 +17,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from itertools import islice
@@ -37,11 +37,22 @@ PIPELINE_SIZE = 500
 _TEXTS = frozenset({str, bytes})
 
 
+class Confirmation(NamedTuple):
+    """Replicas that must confirm what a call has written, as with the setting DURABILITY."""
+
+    replicas: int
+    #: seconds
+    timeout: float
+    #: whether a reply says that the call has written something that must be confirmed
+    is_needed: Callable[[Any], bool]
+
+
 class Command:
     """A Redis command. `reads`: it changes nothing. `settles`: see Script."""
 
     __slots__ = ("reads_only", "settles", "words")
     once = False
+    confirmation: Confirmation | None = None
 
     def __init__(self, *words: Argument, reads: bool = False, settles: bool = False) -> None:
         self.words: Words = tuple(to_texts(words))
@@ -94,9 +105,10 @@ class BulkCommand(Command):
 class Script:
     """A call of a script. `once`: it must not be repeated after a lost reply. `settles`: it changes a state,
     and replies 0 if the state had changed already; so a 0 after a lost reply becomes None: unknown.
+    `confirmation`: raise OutcomeUnknown if too few replicas confirm it in time.
     """
 
-    __slots__ = ("has_nonexistent_key", "once", "sent_at", "settles", "source", "words")
+    __slots__ = ("confirmation", "has_nonexistent_key", "once", "sent_at", "settles", "source", "words")
 
     #: when it was sent last; monotonic. Not set if that was when its step began, as nearly always.
     sent_at: float
@@ -109,11 +121,13 @@ class Script:
         *,
         once: bool = False,
         settles: bool = False,
+        confirmation: Confirmation | None = None,
     ) -> None:
         self.source: Source = load(name)
         self.words: Words = ("EVALSHA", self.source.sha, str(len(keys)), *keys, *to_texts(args))
         self.once = once
         self.settles = settles
+        self.confirmation = confirmation
         self.has_nonexistent_key = False
 
     def add_nonexistent_key(self) -> None:

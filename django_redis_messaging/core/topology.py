@@ -280,8 +280,10 @@ class Endpoint:
         is_private = self.run is not None and (private or self.run.serves(settings.CACHES[alias]))
         #: the present reading of the topology by id of the process: a forked child takes part in none
         self.readings: dict[int, Reading] = {}
-        #: how many replicas must confirm each write; the private server of tests has none
-        self.durability = None if is_private else outcome.configured_durability()
+        #: the private server of tests has no replicas, so nothing waits for them
+        self.has_replicas = not is_private
+        #: how many replicas must confirm each write
+        self.durability = outcome.configured_durability() if self.has_replicas else None
         #: pools of the other nodes of the Cluster that LOCATION names
         self._others = [] if private or is_driver_cluster or self.service else _other_pools(alias)
         self._timeout: float | None = self._options.get("socket_timeout")

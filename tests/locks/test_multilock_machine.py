@@ -328,6 +328,7 @@ PLANTS: Plants = {
 }
 
 
+@pytest.mark.timeout(600)  # the large form
 class TestMachine(MachineTests):
     machine = MultiLockMachine
     plants = PLANTS

@@ -31,7 +31,7 @@ from typing import Any, Generic, Self, TypeVar, cast
 
 from ...core import after_fork
 from ...core.clients import server_of
-from ...core.commands import batched
+from ...core.commands import Confirmation, batched
 from ...core.connection import Address
 from ...core.operations import LoopGuard, Script, Service, Steps, describe, log_exception, perform_renewal
 from ...core.outcome import deadline, no_retries_when
@@ -402,14 +402,18 @@ class _Alarm:
                 self._changed.get(timeout=min(left, threading.TIMEOUT_MAX))
 
 
+#: what is renewed together: the leases on a server that as many replicas confirm, or those of a call
+Turn = tuple[Address | None, Confirmation | None] | RenewedByCall
+
+
 class LeaseRenewer:
     """The threads that renew the leases of one alias, of one kind, and report their loss."""
 
     def __init__(self, using: str) -> None:
         self._using = using
         self._leases: set[Renewal] = set()
-        #: servers, and renewals by a call, that failed the last time
-        self._failing: set[Address | RenewedByCall | None] = set()
+        #: turns that failed the last time
+        self._failing: set[Turn] = set()
         self._losing = threading.Lock()
         self._due = _Alarm(lambda: min((one.due for one in list(self._leases)), default=math.inf))
         self._end = _Alarm(lambda: min((one.valid_until for one in list(self._leases)), default=math.inf))
@@ -456,9 +460,10 @@ class LeaseRenewer:
             lease.report_loss()
 
     def _renew_due(self) -> None:
-        """Renew the leases that are due: those on one server together, and each call by itself."""
+        """Renew the leases that are due: those on one server together, unless replicas confirm only some of
+        them, and each call by itself."""
         now, leases = monotonic(), list(self._leases)
-        servers: dict[Address | None, list[RenewedLease]] = {}
+        servers: dict[tuple[Address | None, Confirmation | None], list[RenewedLease]] = {}
         calls: list[RenewedByCall] = []
         for lease in leases:
             if not lease.is_active:  # it ended while another thread changed its end
@@ -468,15 +473,16 @@ class LeaseRenewer:
                 if isinstance(lease, RenewedByCall):
                     calls.append(lease)
                 elif isinstance(lease, RenewedLease):
-                    servers.setdefault(self._server_of(lease), []).append(lease)
-        turns: dict[Address | RenewedByCall | None, Callable[[float], bool]] = {
+                    where = self._server_of(lease), lease.script.confirmation
+                    servers.setdefault(where, []).append(lease)
+        turns: dict[Turn, Callable[[float], bool]] = {
             **{server: partial(self._renew, due) for server, due in servers.items()},
             **{call: partial(self._call, call) for call in calls},
         }
         # if all others fail, too, a lease is still renewed at its next interval
         seconds = min((one.interval for one in leases), default=1.0) / max(len(turns), 1)
         for turn in sorted(turns, key=lambda one: one in self._failing):
-            is_node = turn is not None and not isinstance(turn, RenewedByCall)
+            is_node = not isinstance(turn, RenewedByCall) and turn[0] is not None
             if turns[turn](min(seconds, NODE_TIMEOUT) if is_node else seconds):
                 self._failing.discard(turn)
             elif not isinstance(turn, RenewedByCall) or turn.is_active:

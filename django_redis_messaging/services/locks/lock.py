@@ -19,8 +19,8 @@ from urllib.parse import unquote
 from ...core import after_fork, encoding
 from ...core.commands import Argument
 from ...core.encoding import FORMAT, encoded, name, tag
-from ...core.operations import Command, Listen, Script, Steps, asynchronous, operation
-from ...core.outcome import deadline
+from ...core.operations import Command, Confirmation, Listen, Script, Steps, asynchronous, operation
+from ...core.outcome import Unconfirmed, deadline
 from ...errors import (
     ConfigurationError,
     InvalidArgument,
@@ -32,7 +32,7 @@ from ...errors import (
     OutcomeUnknown,
     Unavailable,
 )
-from ..common.arguments import Duration, callback, flag, milliseconds, to_datetime
+from ..common.arguments import Duration, callback, flag, integer, milliseconds, to_datetime
 from ..common.leases import Leasable, Owned, Owners, RenewedLease, SharedOwner, current_owner, new_token
 from ..common.waiters import Waiters, waiters
 
@@ -51,6 +51,10 @@ RELEASE_TTL = 60_000
 FINAL_POLL_MARGIN = 0.01
 #: seconds; the deadline for leaving the queue after an interrupt
 LEAVE_DEADLINE = 0.5
+#: seconds within which `replicas` must confirm a lease, and part of the lease that this may take at most
+CONFIRM_TIMEOUT, CONFIRM_PART = 1.0, 0.5
+#: maximum number of replicas
+MAX_REPLICAS = 100
 #: maximum number of waiting clients that `info` lists
 MAX_LISTED = 100
 
@@ -227,6 +231,11 @@ class Lock(Leasable):
     writes), so mutual exclusion can't be guaranteed. `fence` grows with each acquire: the protected
     resource should reject a smaller fence than it has seen.
 
+    With `replicas=n`, `acquire` succeeds only if n replicas have the lock within a second, or half of the
+    lease: a failover to one of them keeps it. Otherwise it is released again, and Unavailable is raised. They
+    confirm extensions, too: one that is not confirmed raises OutcomeUnknown, a renewal is repeated until the
+    lease counts as lost. A confirmation is part of the same round trip.
+
     The semantics are those of redis-py's Lock. With `key` the lock uses this Redis key, and excludes
     redis-py's clients that use the same key; those don't queue, and don't increase the fence.
     """
@@ -246,6 +255,7 @@ class Lock(Leasable):
         key: str | None = None,
         thread_local: bool = True,
         raise_on_release_error: bool = True,
+        replicas: int = 0,
         using: str | None = None,
     ) -> None:
         super().__init__(using=using)
@@ -266,6 +276,8 @@ class Lock(Leasable):
         self._thread_local = flag(thread_local, "thread_local")
         self._owners = Owners(Holding) if self._thread_local else SharedOwner(Holding)
         self._raises = bool(flag(raise_on_release_error, "raise_on_release_error"))
+        self.replicas = integer(replicas, "replicas", minimum=0, maximum=MAX_REPLICAS)
+        self._confirmation = self._confirm() if replicas else None
 
     @property
     def fence(self) -> int:
@@ -288,8 +300,8 @@ class Lock(Leasable):
         True
 
         Raises LockError if it would wait although this thread or task holds the lock; LimitExceeded if
-        10,000 clients are waiting; Unavailable; OutcomeUnknown: the lock may be held until the end of the
-        lease.
+        10,000 clients are waiting; Unavailable, also if too few replicas have confirmed it; OutcomeUnknown:
+        the lock may be held until the end of the lease.
         """
         attempt = self._attempt(blocking, blocking_timeout, token)
         try:
@@ -342,7 +354,7 @@ class Lock(Leasable):
         now.
 
         Raises LockError if this thread or task has not acquired the lock, or it has no lease;
-        LockNotOwnedError if the lease has expired.
+        LockNotOwnedError if the lease has expired; OutcomeUnknown if too few replicas have confirmed it.
         """
         mode = "replace" if flag(replace_ttl, "replace_ttl") else "add"
         ms = milliseconds(additional_time, "additional_time", minimum=1)
@@ -456,7 +468,7 @@ class Lock(Leasable):
     def _renewal(self, attempt: Attempt) -> RenewedLease:
         """The renewal must not reference the holders: they end it when they are destroyed."""
         args = (attempt.token, self._lease, "keep", "-")
-        script = Script("locks/extend", self._keys.all, args)
+        script = Script("locks/extend", self._keys.all, args, confirmation=self._confirmation)
         on_lost = attempt.on_lost and partial(_report_lost, attempt.on_lost, self.name)
         return RenewedLease(self._using, self.name, self._lease / 1000, script, on_lost)
 
@@ -496,14 +508,36 @@ class Lock(Leasable):
     ) -> Steps[Any]:
         """Acquire the lock if possible; returns the fence, or 0, or how to wait."""
         args: list[Argument] = [attempt.token, self._lease, max_waiting, waited, attempt.held, *others]
-        script, began = Script("locks/acquire", self._keys.with_ring, args), monotonic()
-        reply = yield script
+        keys, began = self._keys.with_ring, monotonic()
+        script = Script("locks/acquire", keys, args, confirmation=self._confirmation)
+        try:
+            reply = yield script
+        except OutcomeUnknown as error:
+            if isinstance(error.__cause__, Unconfirmed):
+                yield from self._take_back(attempt.token, error)
+            raise
         attempt.sent_at = script.sent_since(began)
         if reply is None:
             raise self._not_reentrant()
         if isinstance(reply, int) and reply < 0:
             raise LimitExceeded("waiting clients of a lock", limit=MAX_WAITING, actual=1 - reply)
         return reply
+
+    def _take_back(self, token: bytes, error: OutcomeUnknown) -> Steps[None]:
+        """Release a lock that too few replicas have confirmed; raises Unavailable if it is released."""
+        try:
+            yield from self._release(token)
+        except MessagingError:
+            return
+        raise Unavailable(
+            f"Lock {self.name!r} was released again: {error.__cause__}. Check that the server has as many "
+            "replicas as replicas= requires, and that they are connected."
+        ) from error
+
+    def _confirm(self) -> Confirmation:
+        lease = self.timeout or math.inf
+        # is_fence also recognizes the reply to an extension that was made
+        return Confirmation(self.replicas, min(CONFIRM_TIMEOUT, CONFIRM_PART * lease), is_fence)
 
     @operation
     def _leave(self, token: bytes) -> Steps[bool]:
@@ -522,7 +556,7 @@ class Lock(Leasable):
         if self.timeout is None:
             raise LockError(f"Lock {self.name!r} can't {verb}: its timeout is None.", lock_name=self.name)
         args, began = (token, ms, mode, os.urandom(8).hex()), monotonic()
-        script = Script("locks/extend", self._keys.all, args)
+        script = Script("locks/extend", self._keys.all, args, confirmation=self._confirmation)
         remaining = yield script
         if not remaining:
             raise self._lease_lost(verb)
@@ -629,6 +663,11 @@ def parse_info(reply: list[Any]) -> LockInfo:
         waiting=waiting,
         waiters=tuple(map(_text, waiters)),
     )
+
+
+def is_fence(reply: Any) -> bool:
+    """Whether the reply to an acquire is a fence: the lock was granted."""
+    return isinstance(reply, int) and reply > 0
 
 
 def _text(token: bytes) -> str:

@@ -17,7 +17,7 @@ from ...core.outcome import deadline
 from ...errors import InvalidArgument, LeaseLost, LimitExceeded, LockError, LockNotOwnedError, MessagingError
 from ..common.arguments import Duration, flag, milliseconds, sequence
 from ..common.leases import Leasable, new_token
-from .lock import LEAVE_DEADLINE, MAX_WAITING, RELEASE_TTL, Attempt, Lock
+from .lock import LEAVE_DEADLINE, MAX_WAITING, RELEASE_TTL, Attempt, Lock, is_fence
 
 logger = logging.getLogger(__name__)
 
@@ -196,7 +196,7 @@ class MultiLock(Leasable):
         while True:
             is_last = first.wait == 0 or monotonic() >= first.ends
             reply = yield from self._poll(attempts, number, 0 if is_last else MAX_WAITING, waited)
-            held = next((at for at, item in enumerate(reply) if not _is_fence(item)), len(reply))
+            held = next((at for at, item in enumerate(reply) if not is_fence(item)), len(reply))
             if held == len(self._locks):
                 return reply
             if held == len(reply):  # on a Cluster: all that were sent
@@ -300,10 +300,6 @@ def _checked_names(names: Iterable[str]) -> tuple[str, ...]:
 def _shown(names: Iterable[str]) -> str:
     """The first few names."""
     return reprlib.repr(list(names))
-
-
-def _is_fence(item: Any) -> bool:
-    return isinstance(item, int) and item > 0
 
 
 def _once(on_lost: Callable[[LeaseLost], object]) -> Callable[[LeaseLost], object]:
