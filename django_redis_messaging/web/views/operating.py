@@ -235,6 +235,7 @@ class ResetLimitView(OperatingPage):
 
     def post(self, request: HttpRequest) -> HttpResponse:
         name, key = request.POST.get("name", ""), request.POST.get("key", "")
+        self.count_use("change")
         was_used = reset_rate(conf.alias(), current_prefix(), name, key)
         if was_used:
             logger.info("User %r reset %r in the rate limit %r.", self.me, key, name)
@@ -340,6 +341,7 @@ class ReleaseLockView(OperatingPage):
         return self.page(context)
 
     def post(self, request: HttpRequest) -> HttpResponse:
+        self.count_use("change")
         lock, _info = self.held(request.POST)
         holder = request.POST.get("holder", "")
         if not lock.release_holder(holder):
