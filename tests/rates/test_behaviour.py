@@ -45,10 +45,10 @@ class TestForms:
         [
             (5, 60, [(5, 60.0)]),
             (5, timedelta(minutes=1), [(5, 60.0)]),
-            (5, 0.25, [(5, 0.25)]),
             ("5/m", None, [(5, 60.0)]),
             (" 5 / 2 Hours ", None, [(5, 7200.0)]),
             ("10/30s", None, [(10, 30.0)]),
+            ("10/400d", None, [(10, 34_560_000.0)]),
             ("100/day,5/m", None, [(5, 60.0), (100, 86_400.0)]),
             (["100/d", "5/min"], None, [(5, 60.0), (100, 86_400.0)]),
         ],
@@ -56,6 +56,7 @@ class TestForms:
     def test_a_limit_has_several_forms(self, limit: Any, per: Any, rates: list[tuple[int, float]]) -> None:
         assert RateLimit("name", limit, per=per).rates == parse_rates(limit, per)
         assert parse_rates(limit, per) == tuple(Rate(*rate) for rate in rates)
+        assert parse_rates([str(rate) for rate in parse_rates(limit, per)]) == parse_rates(limit, per)
 
     @pytest.mark.parametrize(
         ("arguments", "message"),

@@ -9,7 +9,18 @@ from datetime import UTC, datetime, timedelta
 from django.contrib.auth.models import User
 from playwright.sync_api import Page, Route, expect
 
-from django_redis_messaging import Blocks, Chat, Lock, RateLimit, RecentContacts, Semaphore, conf, notify
+from django_redis_messaging import (
+    Blocks,
+    Chat,
+    Latch,
+    Lock,
+    RateLimit,
+    ReadWriteLock,
+    RecentContacts,
+    Semaphore,
+    conf,
+    notify,
+)
 from django_redis_messaging.services.rates.user_rates import UserRate
 from django_redis_messaging.web.digest_mailing import unsubscribe_token
 
@@ -293,6 +304,8 @@ def operate(world: World) -> None:
     Lock("nightly report", timeout=3600).acquire(blocking=False)
     Lock("stock", timeout=None, key=conf.prefix() + ":{shop}:stock").acquire(blocking=False)
     Semaphore("exports", 3).acquire()
+    ReadWriteLock("catalogue", timeout=3600).read.acquire()
+    Latch("parts of the import", 12).count_down(5)
 
 
 @state

@@ -1,4 +1,4 @@
-"""The pages for operators: rate limits, locks and semaphores. test_access.py has who may use them."""
+"""The pages for operators: rate limits, and locks of all kinds. test_access.py has who may use them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,15 @@ from django.test import Client
 from django.urls import reverse
 from pytest_django import Settings
 
-from django_redis_messaging import Lock, LockNotOwnedError, RateLimit, Semaphore, conf
+from django_redis_messaging import (
+    Latch,
+    Lock,
+    LockNotOwnedError,
+    RateLimit,
+    ReadWriteLock,
+    Semaphore,
+    conf,
+)
 from django_redis_messaging.core import topology
 from django_redis_messaging.services.rates.user_rates import UserRate
 from django_redis_messaging.web.identity import Identity
@@ -120,20 +128,32 @@ class TestLimits:
         RateLimit("login", "5/m").take("ann")
         with mock.patch.object(operating, "scan_budget", wraps=operating.scan_budget) as budget:
             page(boss, "locks")
-        share = conf.current().WEB_DEADLINE / 4
-        assert [call.args for call in budget.call_args_list] == [(operating.MAX_KEYS, share)] * 2
+        share = conf.current().WEB_DEADLINE / 8
+        assert [call.args for call in budget.call_args_list] == [(operating.MAX_KEYS, share)] * 4
 
 
 class TestLocks:
-    def test_locks_and_semaphores_are_listed(self, boss: Client) -> None:
+    def test_what_coordinates_processes_is_listed(self, boss: Client) -> None:
         assert "No locks are held." in (text := page(boss, "locks"))
         assert "No semaphores are in use." in text
+        assert "There are no latches." in text
         lock = Lock("nightly", timeout=3700)
         own = Lock(HOSTILE, timeout=None, key=f"{conf.prefix()}:{{shop}}{HOSTILE.replace('}', '')}")
-        with lock, own, Semaphore("exports", 3):
+        catalogue, latch = ReadWriteLock("catalogue", timeout=7300), Latch("parts of the import", 12)
+        latch.count_down(5)
+        with lock, own, Semaphore("exports", 3), catalogue.write:
             info = lock.info()
+            writer = catalogue.info().writer
             text = page(boss, "locks")
         for shown in (f"<bdi>{info.holder}</bdi>", str(lock.fence), "1 h 1 min", "no lease", "exports"):
+            assert shown in text
+        for shown in (
+            f"<bdi>{writer}</bdi>",
+            "2 h 1 min",
+            "parts of the import",
+            "<bdi>12</bdi>",
+            "<bdi>7</bdi>",
+        ):
             assert shown in text
         assert "<script>alert" not in text
 

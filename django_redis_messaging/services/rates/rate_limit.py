@@ -55,7 +55,7 @@ class Rate:
     """The period: seconds."""
 
     def __str__(self) -> str:
-        return f"{self.limit}/{self.period:g}s"
+        return f"{self.limit}/{self.period:.10g}s"
 
 
 def parse_rates(limit: int | str | Sequence[str], per: Duration | None = None) -> tuple[Rate, ...]:

@@ -1,4 +1,5 @@
-"""Pages for operators: rate limits, locks and semaphores, with buttons to reset and to release them."""
+"""Pages for operators: rate limits, locks and what else coordinates processes, to reset limits and to release
+locks."""
 
 from __future__ import annotations
 
@@ -19,7 +20,14 @@ from django.utils.translation import gettext_lazy
 
 from ... import conf
 from ...core.encoding import current_prefix, printable
-from ...services.common.operators import ListedLock, list_locks, list_semaphores
+from ...services.common.operators import (
+    ListedLock,
+    ListedReadWriteLock,
+    list_latches,
+    list_locks,
+    list_rwlocks,
+    list_semaphores,
+)
 from ...services.common.scanning import scan_budget
 from ...services.locks.lock import Lock, LockInfo
 from ...services.rates.listing import OWN, RateUse, list_rates, reset_rate
@@ -245,7 +253,7 @@ class ResetLimitView(OperatingPage):
 
 
 class LocksView(OperatingPage):
-    """The locks and semaphores in use.
+    """The locks of all kinds, semaphores and latches in use.
 
     Each table is a method; to add one, add it to `get`.
     """
@@ -254,7 +262,8 @@ class LocksView(OperatingPage):
     tab = "locks"
 
     def get(self, request: HttpRequest) -> HttpResponse:
-        return self.page({"page_title": _("Locks"), "tables": self.read(self.locks, self.semaphores)})
+        tables = self.read(self.locks, self.rwlocks, self.semaphores, self.latches)
+        return self.page({"page_title": _("Locks"), "tables": tables})
 
     def locks(self) -> Table:
         """The locks that are held or waited for, with links to release them."""
@@ -283,6 +292,34 @@ class LocksView(OperatingPage):
         data = {"name": lock.name, **({} if lock.key is None else {"key": lock.key})}
         button = Action(_("Release…"), printable(lock.name), self.url("release_lock"), data, "get")
         return Row(values, button)
+
+    def rwlocks(self) -> Table:
+        """The read-write locks that are held or waited for."""
+        found = list_rwlocks(conf.alias(), current_prefix())
+        return Table(
+            _("Read-write locks"),
+            [_("Name"), _("Writer"), _("Readers"), _("Lease left"), _("Fence"), _("Waiting")],
+            by_name(found),
+            self.rwlock_row,
+            _("No read-write locks are held."),
+        )
+
+    def rwlock_row(self, lock: ListedReadWriteLock) -> Row:
+        info = lock.info
+        left = info.holders[0].expires_at - info.read_at if info.holders else None
+        fence = Cell(str(info.fence), is_number=True)
+        return Row([lock.name, info.writer, info.readers, left, fence, info.waiting])
+
+    def latches(self) -> Table:
+        """The latches."""
+        found = list_latches(conf.alias(), current_prefix())
+        return Table(
+            _("Latches"),
+            [_("Name"), _("Events"), _("Missing")],
+            by_name(found),
+            lambda one: Row([one.name, one.info.count, one.info.remaining]),
+            _("There are no latches."),
+        )
 
     def semaphores(self) -> Table:
         """The semaphores with holders or waiting clients."""
