@@ -122,6 +122,14 @@ class TestDecisions:
         assert at(100, lambda: limit.take("ann")) == (True, 0, 0, 300)
         assert at(10_000, lambda: limit.take("ann", 2)) == (True, 1, 0, 200)
 
+    def test_a_window_is_not_shorter_than_its_period_by_a_part_of_a_ms(self) -> None:
+        limit = RateLimit("exact", 1, per=60, algorithm="window")
+        found = []
+        for ms in (0.9, 60_000, 60_001):
+            with server_clock(f"{START + ms}"):
+                found.append(limit.take("ann"))
+        assert [(one.allowed, one.retry_after) for one in found] == [(True, 0), (False, 0.001), (True, 0)]
+
     def test_a_window_is_exact(self) -> None:
         limit = searches(2, algorithm="window")
         assert at(0, lambda: limit.take("ann")) == (True, 1, 0, 1000)

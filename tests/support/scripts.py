@@ -32,8 +32,11 @@ def planted(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
 def server_clock(ms: int | str) -> Iterator[None]:
     """Scripts read this time of the server: a number, or an expression in which NOW is the real time."""
     real = "time[1] * 1000 + math.floor(time[2] / 1000)"
+    time = str(ms).replace("NOW", real)
     with pytest.MonkeyPatch.context() as monkeypatch:
-        planted(("common/_time", f"return {real}", f"return {str(ms).replace('NOW', real)}"), monkeypatch)
+        planted(("common/_time", f"return {real}", f"return math.floor({time})"), monkeypatch)
+        exact = "return time[1] * 1000000 + time[2]"
+        planted(("common/_time", exact, f"return ({time}) * 1000"), monkeypatch)
         try:
             yield
         finally:

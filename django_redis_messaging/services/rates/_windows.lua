@@ -1,10 +1,16 @@
 -- Exact sliding windows: a use is allowed if fewer than `limit` uses are in the period that ends now. One list has the
--- server time (ms) and the request of each use, the oldest one first; uses that are older than all periods are removed.
+-- server time (µs) and the request of each use, the oldest one first; uses that are older than all periods are removed.
+-- In ms, a period would be up to 1 ms too short, and in that time many uses can be allowed.
 --
 -- uses common/_time.lua
 
 -- uses of one RPUSH: unpack() takes a few thousand values at most
 local CHUNK = 1000
+
+-- µs as ms, rounded up: a caller that waits so long does not come too early.
+local function to_ms(us)
+  return math.ceil(us / 1000)
+end
 
 -- Returns how many of the `total` uses were made at this moment or before. They are usually few: the search doubles its
 -- steps from the oldest one on.
@@ -55,7 +61,7 @@ end
 local function decide(first, now, cost, uses, total)
   local wait, left, tightest, last, over = 0, math.huge, 1, 1, 0
   for arg = first, #ARGV, 2 do
-    local limit, period, number = tonumber(ARGV[arg]), tonumber(ARGV[arg + 1]), (arg - first) / 2 + 1
+    local limit, period, number = tonumber(ARGV[arg]), ARGV[arg + 1] * 1000, (arg - first) / 2 + 1
     over = count_until(now - period, uses, total)
     local room = limit - (total - over)
     if room < left then
@@ -71,11 +77,11 @@ local function decide(first, now, cost, uses, total)
       end
     end
   end
-  return wait, math.max(left, 0), wait > 0 and last or tightest, over
+  return to_ms(wait), math.max(left, 0), wait > 0 and last or tightest, over
 end
 
--- The ms until no use counts any more. `period` is the longest.
+-- The ms until no use counts any more. `period` is the longest: ms.
 local function ms_to_none(now, uses, period)
   local newest = redis.call('LINDEX', uses, -2)
-  return newest and math.min(math.max(newest + period - now, 0), period) or 0
+  return newest and math.min(to_ms(math.max(newest + period * 1000 - now, 0)), period) or 0
 end

@@ -113,7 +113,7 @@ class RateKeys:
 
     @property
     def uses(self) -> str:
-        """LIST of ms and request, of each use that the algorithm "window" counts. Expires the longest period
+        """LIST of µs and request, of each use that the algorithm "window" counts. Expires the longest period
         after the latest use."""
         return self._tag + ":uses"
 

@@ -33,7 +33,7 @@ _WAIT = 2
 
 
 def rate_key(prefix: str, user: str, action: str) -> str:
-    """LIST of ms and request: the server time and the call of the user's latest uses of an action, as many as
+    """LIST of µs and request: the server time and the call of the user's latest uses of an action, as many as
     the limit of a period. Expires a period after the latest use."""
     return f"{tag(prefix, 'user', user)}:rate:{encoded(action)}"
 

@@ -16,7 +16,7 @@ local REMEMBERED = 16 -- latest refunds that are recognized when they are repeat
 if redis.call('LPOS', refunds, request) then
   return 1
 end
-if ms_to_none(milliseconds(), uses, tonumber(period)) == 0 then
+if ms_to_none(microseconds(), uses, tonumber(period)) == 0 then
   return 0
 end
 keep_oldest(uses, redis.call('LLEN', uses) - 2 * number)

@@ -13,7 +13,7 @@ local uses = KEYS[1]
 local cost, request, min_ttl, period = tonumber(ARGV[1]), ARGV[2], ARGV[3], tonumber(ARGV[#ARGV])
 -- newest values among which a repeat looks for its request: others may have used the key after the lost reply
 local recent = 400
-local now = milliseconds()
+local now = microseconds()
 local total = redis.call('LLEN', uses) / 2
 if total > 0 then
   if redis.call('LPOS', uses, request, 'RANK', -1, 'MAXLEN', recent) then
