@@ -14,6 +14,7 @@ the figures of all rounds as JSON.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import statistics
@@ -87,6 +88,7 @@ def calls() -> Iterator[tuple[str, Measured]]:
         Inbox,
         Lock,
         Mailbox,
+        RateLimit,
         Semaphore,
     )
 
@@ -124,6 +126,10 @@ def calls() -> Iterator[tuple[str, Measured]]:
     peer = driver().lock("theirs", timeout=10)
     yield "Lock of redis-py", Measured(lambda: (peer.acquire(), peer.release()))
     yield "Semaphore, acquire and release", Measured(lambda: (semaphore.acquire(), semaphore.release()))
+    keys = itertools.cycle([f"user-{number}" for number in range(1000)])
+    for algorithm in ("gcra", "window"):
+        limit = RateLimit("search", 1000, per=3600, algorithm=algorithm)
+        yield f"RateLimit.take, {algorithm}", Measured(lambda limit=limit: limit.take(next(keys)))
 
 
 def _idle(chat: Any, cursor: str, known: dict[str, int]) -> Call:

@@ -177,8 +177,22 @@ def service_operations() -> Iterator[tuple[str, Operation]]:
     yield "Semaphore.acquire and release", Operation(use_semaphore)
     yield "ReadLock.acquire and release", Operation(read)
     yield "WriteLock.acquire and release", Operation(write)
+    yield from rate_operations()
     timers = Expiry("order")
     yield "Expiry.start", Operation(lambda: timers.start("17", 3600), lambda: timers.cancel("17"))
+
+
+def rate_operations() -> Iterator[tuple[str, Operation]]:
+    """Rate limits, which checkouts of before don't have."""
+    try:
+        from django_redis_messaging import RateLimit
+    except ImportError:
+        return
+    # limits that are not reached, for longer than this takes
+    gcra = RateLimit("login", 1000, per=3600)
+    window = RateLimit("login", 1000, per=3600, algorithm="window")
+    yield "RateLimit.take", Operation(lambda: gcra.take("ann"))
+    yield "RateLimit.take, window", Operation(lambda: window.take("ann"))
 
 
 def job_operations() -> Iterator[tuple[str, Operation]]:
