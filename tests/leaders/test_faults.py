@@ -19,6 +19,7 @@ from ..conftest import Call
 from ..support.child_processes import Stage
 from ..support.faults import PATIENCE, Connect, processes, unavailable
 from ..support.leaders import LEASE, Candidate, work
+from ..support.leases import pause
 from ..support.proxy import LossyProxy
 
 Until = Callable[[Callable[[], object]], None]
@@ -109,8 +110,14 @@ async def test_each_call_leads_once_although_replies_are_lost(call: Call, lossy:
 @pytest.mark.timing
 class TestOutages:
     @pytest.fixture
+    def seconds(self) -> float:
+        """COMMAND_DEADLINE."""
+        return 0.3
+
+    @pytest.fixture
     def candidate(
         self,
+        seconds: float,
         fragile: EmbeddedServer,
         connect: Connect,
         pool: ThreadPoolExecutor,
@@ -118,7 +125,7 @@ class TestOutages:
         until: Until,
     ) -> Iterator[Candidate]:
         """It waits behind a lock of this thread."""
-        connect(fragile, COMMAND_DEADLINE=0.3)
+        connect(fragile, COMMAND_DEADLINE=seconds)
         self.lock = Lock("leader:importer", timeout=2)
         assert self.lock.acquire()
         candidate = Candidate(pool, call_style, importer())
@@ -140,8 +147,10 @@ class TestOutages:
         candidate.leads()
         assert candidate.ends() == "done"
 
+    @pytest.mark.parametrize("seconds", [PATIENCE])
     def test_a_candidate_stops_during_an_outage(self, candidate: Candidate, fragile: EmbeddedServer) -> None:
         with unavailable(fragile, "stopped"):
+            pause(1.0)  # it retries a step meanwhile
             began = time.monotonic()
             candidate.stop.set()
             assert candidate.result.result(PATIENCE) is None
