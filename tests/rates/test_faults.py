@@ -53,6 +53,7 @@ class TestLostReplies:
         self, call: Call, connect: Connect, proxy: LossyProxy, algorithm: Algorithm
     ) -> None:
         connect(proxy, COMMAND_DEADLINE=0.2)
+        assert (await call(limit_of(algorithm), "peek", "ann")).remaining == 1000  # there is a connection
         proxy.lose_next(1000)
         with pytest.raises(OutcomeUnknown):
             await call(limit_of(algorithm), "take", "ann", request_id="one")

@@ -67,6 +67,7 @@ class TestLostReplies:
 
     async def test_an_unknown_grant_expires(self, call: Call, connect: Connect, proxy: LossyProxy) -> None:
         connect(proxy, COMMAND_DEADLINE=0.2)
+        assert (await call(shelf(), "info")).readers == 0  # there is a connection
         proxy.lose_next(1000)
         with pytest.raises(OutcomeUnknown):
             await call(shelf(timeout=0.5).write, "acquire")
