@@ -140,7 +140,7 @@ class LeaderMachine(Machine):
         if releases:
             assert run(candidate.lock._leave, token.encode()) is False
         else:
-            renewal = candidate.lock._renewal(token.encode())
+            renewal = candidate.lock._renewal(candidate.lock._attempt(True, None, token))
             assert not renewal.is_held(reply_to(renewal.script))
 
     # Invariants
@@ -194,17 +194,17 @@ class LeaderMachine(Machine):
 
 #: a script, a part of it, and a mistake to replace it with
 PLANTS: Plants = {
-    "locks/acquire": {
-        "fences do not grow": ("return latest < us and us or draw_fence(latest + 1)", "return 1"),
-        "newcomers overtake": (
-            "local holder = redis.call('GET', key) or hand_over(KEYS)",
-            "local holder = redis.call('GET', key)",
+    "locks/_locks": {
+        "fences do not grow": (
+            "return latest < us and us or draw_fence(keys, caller, latest + 1)",
+            "return 1",
         ),
+        "newcomers overtake": ("redis.call('GET', key) or hand_over(keys)", "redis.call('GET', key)"),
         "the newest is first": ("'WITHSCORES')[2] or 0) + 1", "'WITHSCORES')[2] or 0) - 1"),
+        "nothing is handed over": ("not hand_over(keys)", "true"),
     },
     "locks/release": {
         "anybody releases": ("redis.call('GET', key) ~= token", "not redis.call('GET', key)"),
-        "nothing is handed over": ("not hand_over(KEYS)", "true"),
         "a stopped candidate stays in the queue": ("  leave_queue(line, seen, token)\n", ""),
     },
     "locks/extend": {

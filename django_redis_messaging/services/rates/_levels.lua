@@ -4,11 +4,11 @@
 -- ITU-T I.371, Annex A, has both forms of the algorithm.
 --
 -- Fields of the state: `at`: server time (ms) up to which the levels have fallen; `level:PERIOD`; `requests`: the number
--- of requests that were allowed; `request:0` to `request:15`: the latest of them.
+-- of requests that were allowed; `request:0` to `request:7`: the latest of them.
 --
 -- uses common/_time.lua
 
-local REMEMBERED = 16 -- latest requests that are recognized when they are repeated
+local REMEMBERED = 8 -- latest requests that are recognized when they are repeated
 
 -- Reads the limits in ARGV from `first` on: limit, period (ms) and capacity of each; and the levels at this moment.
 -- Returns the limits, the time of the state, the number of requests, and whether `token` is one of the latest.

@@ -32,6 +32,8 @@ MAX_WINDOW_LIMIT = 10_000
 MAX_RATES = 10
 #: capacity times period (ms): above it, numbers in Lua are not exact
 MAX_LEVEL = 2**53
+#: seconds for which Redis may be away before "allow" or "deny" decides, unless the limit says otherwise
+OUTAGE_DEADLINE = 1.0
 #: seconds after which a request that was denied because of an outage should be repeated
 OUTAGE_RETRY = 1.0
 
@@ -119,7 +121,7 @@ class RateKeys:
 
     @property
     def refunds(self) -> str:
-        """LIST: the latest requests of "window" that took back uses, up to 16. Expires when a repeat need not
+        """LIST: the latest requests of "window" that took back uses, up to 8. Expires when a repeat need not
         be recognized any more."""
         return self._tag + ":refunds"
 
@@ -172,8 +174,8 @@ class RateLimit(Service):
     If the clock is set back, what was used counts for a period from then on at most, and no more is allowed.
     A limit that is changed applies at once to what was used before: "gcra" keeps the share that was used up.
 
-    `on_outage`: what is decided if Redis is not available for `deadline` seconds (default:
-    COMMAND_DEADLINE): "raise" (Unavailable or OutcomeUnknown), "allow" or "deny".
+    `on_outage`: what is decided if Redis is not available for `deadline` seconds: "raise" (Unavailable or
+    OutcomeUnknown; the default of the deadline is COMMAND_DEADLINE), "allow" or "deny" (1 s).
     """
 
     def __init__(
@@ -201,7 +203,10 @@ class RateLimit(Service):
         #: maximum of a cost
         self.capacity = min(capacities)
         self._on_outage = on_outage
-        self._deadline = None if deadline is None else milliseconds(deadline, "deadline", minimum=1) / 1000
+        #: seconds; None: COMMAND_DEADLINE
+        self._deadline = None if on_outage == "raise" else OUTAGE_DEADLINE
+        if deadline is not None:
+            self._deadline = milliseconds(deadline, "deadline", minimum=1) / 1000
         self._limits = self._arguments(capacities)
         #: whether the latest call got a reply: an outage is logged once
         self._is_available = True
@@ -241,7 +246,7 @@ class RateLimit(Service):
         """Use `key`, as often as `cost` at once; or not at all if any of the limits has no room for that.
 
         With the same `request_id`, a call that was allowed is repeated without another use: for at least
-        REQUEST_WINDOW, unless the key was used 16 times ("gcra") or 200 times ("window") since.
+        REQUEST_WINDOW, unless the key was used 8 times ("gcra") or 200 times ("window") since.
 
         >>> searches = RateLimit("search", 10, per=60)
         >>> searches.take("ann", 10).remaining

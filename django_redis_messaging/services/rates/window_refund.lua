@@ -12,7 +12,7 @@
 -- Returns 1, also to a repeat; or 0 if no use of the key counts any more
 local uses, refunds = KEYS[1], KEYS[2]
 local number, request, min_ttl, period = tonumber(ARGV[1]), ARGV[2], ARGV[3], ARGV[4]
-local REMEMBERED = 16 -- latest refunds that are recognized when they are repeated
+local REMEMBERED = 8 -- latest refunds that are recognized when they are repeated
 if redis.call('LPOS', refunds, request) then
   return 1
 end
