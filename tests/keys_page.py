@@ -74,7 +74,7 @@ EXAMPLES = {
     "LatchKeys": ("import",),
     "LockKeys": (f"{PREFIX}:{FORMAT}:{{lock:report}}",),
     "MailboxKeys": ("ann",),
-    "RateKeys": ("login", "ann"),
+    "RateKeys": ("login", "ann", 60_000),
     "ReadWriteLockKeys": ("catalogue",),
     "SemaphoreKeys": ("printer",),
     "UserKeys": ("ann",),

@@ -117,7 +117,7 @@ def _made(prefix: str, kind: type, name: str) -> object:
     if kind is LockKeys:
         return LockKeys(prefix, lock_key(prefix, name))
     if kind is RateKeys:
-        return RateKeys(prefix, "login", name)
+        return RateKeys(prefix, "login", name, 60_000)
     return kind(prefix, name)
 
 

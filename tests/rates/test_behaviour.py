@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from django_redis_messaging import Decision, InvalidArgument, Rate, RateLimit, Unavailable, conf
-from django_redis_messaging.services.rates.rate_limit import Algorithm, RateKeys, parse_rates
+from django_redis_messaging.services.rates.rate_limit import Algorithm, RateKeys, declared_limits, parse_rates
 
 from ..conftest import Call
 from ..support.scripts import server_clock
@@ -193,6 +193,27 @@ class TestDecisions:
         assert at(1000, lambda: few.take("ann"))[0]
 
 
+class TestLimitsOfOneName:
+    """Limits with other periods that use the same key, as in two views or during a deployment."""
+
+    def test_a_shorter_one_does_not_forget_a_longer_one(self, algorithm: Algorithm) -> None:
+        long, short = searches("10/d", algorithm=algorithm), searches("100/s", algorithm=algorithm)
+        assert long.take("ann", 10)
+        before = max(map(server().pttl, all_keys()))
+        assert short.take("ann")
+        assert max(map(server().pttl, all_keys())) > before - 60_000
+        assert long.peek("ann").remaining == 0
+
+    def test_each_one_counts_with_its_own_period(self, algorithm: Algorithm) -> None:
+        limits = [searches(text, algorithm=algorithm) for text in ("100/1000s", "20/10s")]
+        taken = [
+            at(0.6 * number, lambda limit=limit: limit.take("ann"))[0]
+            for number in range(60)
+            for limit in limits
+        ]
+        assert all(taken)
+
+
 class TestRequests:
     async def test_a_repeat_uses_nothing(self, call: Call, algorithm: Algorithm) -> None:
         limit = searches(20, algorithm=algorithm)
@@ -212,6 +233,15 @@ class TestRequests:
             assert await call(limit, "take", "ann")
         assert (await call(limit, "take", "ann", request_id="first")).remaining == 92
 
+    async def test_a_request_id_is_one_for_each_verb(self, call: Call, algorithm: Algorithm) -> None:
+        limit = searches(3, algorithm=algorithm)
+        assert await call(limit, "take", "ann", 2, request_id="order 1")
+        assert await call(limit, "refund", "ann", 2, request_id="order 1")
+        assert (await call(limit, "peek", "ann")).remaining == 3
+        assert await call(limit, "take", "bob")
+        assert await call(limit, "refund", "bob", request_id="order 2")
+        assert (await call(limit, "take", "bob", request_id="order 2")).remaining == 2
+
     async def test_a_refused_request_can_be_allowed_later(self, call: Call, algorithm: Algorithm) -> None:
         limit = searches(1, algorithm=algorithm)
         assert await call(limit, "take", "ann")
@@ -226,6 +256,15 @@ class TestRequests:
         assert await call(limit, "refund", "ann", 1000)
         assert not await call(limit, "refund", "ann")
         assert (await call(limit, "peek", "ann")).remaining == 3
+
+
+def test_limits_that_stay_are_declared_whatever_is_made_for_one_call() -> None:
+    """Under their names, for lists of keys."""
+    kept = searches("5/m")
+    searches("5/m").peek("ann")
+    assert declared_limits()["search"] is kept
+    del kept
+    assert "search" not in declared_limits()
 
 
 class TestOutages:
@@ -252,7 +291,7 @@ class TestOutages:
 
 class TestKeys:
     async def test_they_expire_when_nothing_counts_any_more(self, call: Call, algorithm: Algorithm) -> None:
-        keys = RateKeys(conf.prefix(), "search", "ann")
+        keys = RateKeys(conf.prefix(), "search", "ann", 1_000_000)
         assert await call(searches(10, algorithm=algorithm), "take", "ann", 2)
         key, ms = (keys.level, 200_000) if algorithm == "gcra" else (keys.uses, 1_000_000)
         assert all_keys() == [key]
@@ -263,7 +302,7 @@ class TestKeys:
 
     @pytest.mark.one_server
     def test_a_key_of_another_type_is_reported_and_unchanged(self, algorithm: Algorithm) -> None:
-        limit, keys = searches(algorithm=algorithm), RateKeys(conf.prefix(), "search", "ann")
+        limit, keys = searches(algorithm=algorithm), RateKeys(conf.prefix(), "search", "ann", 1_000_000)
         parts = {"level": keys.level, "uses": keys.uses, "refunds": keys.refunds}
         used = "level" if algorithm == "gcra" else "uses"
         for act, parts_used in (

@@ -90,6 +90,10 @@ class Model:
         """Handle a clock that was set back."""
 
     @abstractmethod
+    def reset(self) -> None:
+        """Forget all uses."""
+
+    @abstractmethod
     def use(self, now: int, cost: int) -> None:
         """Count uses."""
 
@@ -103,17 +107,21 @@ class Levels(Model):
 
     def __init__(self, rates: list[Rate]) -> None:
         super().__init__(rates)
-        self.at = 0
-        #: period → uses
+        #: period → uses, and the time up to which they have leaked away
         self.used: dict[int, Fraction] = {}
+        self.at: dict[int, int] = {}
+
+    def reset(self) -> None:
+        self.used.clear()
+        self.at.clear()
 
     def levels(self, now: int) -> list[Fraction]:
-        elapsed = max(now - self.at, 0)
-        known = (min(self.used.get(rate.period, Fraction(0)), Fraction(rate.limit)) for rate in self.rates)
-        return [
-            max(used - Fraction(elapsed * rate.limit, rate.period), Fraction(0))
-            for used, rate in zip(known, self.rates, strict=True)
-        ]
+        found = []
+        for limit, period in self.rates:
+            elapsed = max(now - self.at.get(period, now), 0)
+            used = min(self.used.get(period, Fraction(0)), Fraction(limit))
+            found.append(max(used - Fraction(elapsed * limit, period), Fraction(0)))
+        return found
 
     def waits(self, now: int, cost: int) -> list[int]:
         pairs = zip(self.levels(now), self.rates, strict=True)
@@ -127,7 +135,8 @@ class Levels(Model):
         return max(ceil(used * rate.period / rate.limit) for used, rate in pairs)
 
     def adjust(self, now: int) -> None:
-        self.at = min(self.at, now)
+        if any(self.at.get(rate.period, now) > now for rate in self.rates):
+            self.store(now, self.levels(now))
 
     def use(self, now: int, cost: int) -> None:
         self.store(now, [used + cost for used in self.levels(now)])
@@ -136,8 +145,8 @@ class Levels(Model):
         self.store(now, [max(used - number, Fraction(0)) for used in self.levels(now)])
 
     def store(self, now: int, levels: list[Fraction]) -> None:
-        self.used |= {rate.period: used for rate, used in zip(self.rates, levels, strict=True)}
-        self.at = now
+        for rate, used in zip(self.rates, levels, strict=True):
+            self.used[rate.period], self.at[rate.period] = used, now
 
 
 class Windows(Model):
@@ -145,10 +154,18 @@ class Windows(Model):
 
     def __init__(self, rates: list[Rate]) -> None:
         super().__init__(rates)
-        self.uses: list[int] = []
+        #: longest period → uses
+        self.all: dict[int, list[int]] = {}
+
+    @property
+    def uses(self) -> list[int]:
+        return self.all.setdefault(self.rates[-1].period, [])
+
+    def reset(self) -> None:
+        self.uses.clear()
 
     def counted(self, now: int) -> list[list[int]]:
-        """The uses that each limit counts."""
+        """The uses that each limit counts. Those of another longest period are stored apart."""
         return [[use for use in self.uses if use > now - rate.period] for rate in self.rates]
 
     def waits(self, now: int, cost: int) -> list[int]:
@@ -166,10 +183,10 @@ class Windows(Model):
         return min(max(self.uses[-1] + period - now, 0), period) if self.uses else 0
 
     def adjust(self, now: int) -> None:
-        self.uses = [min(use, now) for use in self.uses]
+        self.uses[:] = [min(use, now) for use in self.uses]
 
     def use(self, now: int, cost: int) -> None:
-        self.uses = [*self.counted(now)[-1], *[now] * cost]
+        self.uses[:] = [*self.counted(now)[-1], *[now] * cost]
 
     def take_back(self, now: int, number: int) -> None:
         del self.uses[-number:]
@@ -218,7 +235,7 @@ class RateMachine(Machine):
     @rule()
     def reset(self) -> None:
         self.limit.reset("ann")
-        self.model = self.model_class(self.model.rates)
+        self.model.reset()
         self.admitted.clear()
 
     @rule(rates=rates)
@@ -270,19 +287,22 @@ class WindowMachine(RateMachine):
 #: a script, a part of it, and a mistake to replace it with
 LEVEL_PLANTS: Plants = {
     "rates/_levels": {
-        "levels don't fall": ("math.max(now - at, 0) * one.limit", "0"),
-        "levels fall by one use a period": ("math.max(now - at, 0) * one.limit", "math.max(now - at, 0)"),
+        "levels don't fall": ("math.max(now - one.at, 0) * one.limit", "0"),
+        "levels fall by one use a period": (
+            "math.max(now - one.at, 0) * one.limit",
+            "math.max(now - one.at, 0)",
+        ),
         "a clock that is set back raises levels": (
-            "math.max(now - at, 0) * one.limit",
-            "(now - at) * one.limit",
+            "math.max(now - one.at, 0) * one.limit",
+            "(now - one.at) * one.limit",
         ),
         "a level stays above a lowered limit": (
-            "math.min(tonumber(stored[one.field] or 0), one.full)",
-            "tonumber(stored[one.field] or 0)",
+            "math.min(tonumber(level or 0), one.full)",
+            "tonumber(level or 0)",
         ),
-        "a level falls below zero": (
-            "math.max(level - math.max(now - at, 0) * one.limit, 0)",
-            "level - (now - at) * one.limit",
+        "all levels have the time of one": (
+            "stored['at:' .. period] or now",
+            "stored['at:' .. ARGV[first + 1]] or now",
         ),
         "the last limit decides": ("if wait > longest then", "if true then"),
         "one use too many": (
@@ -295,23 +315,22 @@ LEVEL_PLANTS: Plants = {
         ),
         "the number of uses left is rounded up": ("local left = math.floor(", "local left = math.ceil("),
         "the levels of other limits are lost": (
-            "values[#values + 1], values[#values + 2] = one.field, digits(one.level)",
-            "values[7], values[8] = one.field, digits(one.level)",
+            "values[#values + 1], values[#values + 2] = 'level:'",
+            "values[1], values[2] = 'level:'",
         ),
-        "the time is not stored": ("{'at', digits(now), ", "{"),
+        "the time is not stored": ("'at:' .. period, digits(now)", "'at:' .. period, digits(one.at)"),
         "repeats are not recognized": ("fields[field + 1] == token", "false"),
         "only the first limit counts": ("for arg = first, #ARGV, 3 do", "for arg = first, first, 3 do"),
     },
     "rates/level_take": {
         "a refused use counts": ("if wait == 0 then", "if true then"),
         "a cost is one": ("one.level + cost * one.period", "one.level + one.period"),
-        "nobody is let in after the clock was set back": ("elseif now < at then", "elseif false then"),
+        "nobody is let in after the clock was set back": (
+            "elseif was_set_back(limits, now) then",
+            "elseif false then",
+        ),
     },
     "rates/level_refund": {
-        "a refund repays more than was used": (
-            "math.max(one.level - uses * one.period, 0)",
-            "one.level - uses * one.period",
-        ),
         "a refund repays all": ("math.max(one.level - uses * one.period, 0)", "0"),
         "a repeated refund repays twice": ("if is_repeat then", "if false then"),
     },

@@ -722,7 +722,7 @@ class Rates(Shared):
 
     @staticmethod
     def key(name: str) -> str:
-        return RateKeys(conf.prefix(), "calls", name).level
+        return RateKeys(conf.prefix(), "calls", name, 0).level
 
     @property
     def items(self) -> set[object]:

@@ -12,7 +12,7 @@
 local state = KEYS[1]
 local uses, request, min_ttl = tonumber(ARGV[1]), ARGV[2], tonumber(ARGV[3])
 local now = milliseconds()
-local limits, _, requests, is_repeat = read_levels(state, 4, now, request)
+local limits, requests, is_repeat = read_levels(state, 4, now, request)
 if is_repeat then
   return 1
 end
@@ -22,5 +22,5 @@ end
 for _, one in ipairs(limits) do
   one.level = math.max(one.level - uses * one.period, 0)
 end
-store_levels(state, limits, now, requests, request, min_ttl)
+store_levels(state, limits, now, min_ttl, values_of(requests, request))
 return 1

@@ -12,7 +12,7 @@
 local state = KEYS[1]
 local cost, request, min_ttl = tonumber(ARGV[1]), ARGV[2], tonumber(ARGV[3])
 local now = milliseconds()
-local limits, at, requests, is_repeat = read_levels(state, 4, now, request)
+local limits, requests, is_repeat = read_levels(state, 4, now, request)
 if is_repeat then
   return decision(limits, 0)
 end
@@ -21,10 +21,8 @@ if wait == 0 then
   for _, one in ipairs(limits) do
     one.level = one.level + cost * one.period
   end
-  store_levels(state, limits, now, requests, request, min_ttl)
-elseif now < at then
-  -- The clock was set back: from now on the levels fall again, instead of when it has caught up.
-  redis.call('PEXPIRE', state, math.max(ms_to_zero(limits), min_ttl))
-  redis.call('HSET', state, 'at', digits(now))
+  store_levels(state, limits, now, min_ttl, values_of(requests, request))
+elseif was_set_back(limits, now) then
+  store_levels(state, limits, now, min_ttl, {}) -- they fall from now on, instead of when the clock has caught up
 end
 return decision(limits, wait, last)

@@ -5,7 +5,7 @@ There is no registry of the keys, so they are scanned.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 from urllib.parse import unquote
@@ -17,7 +17,7 @@ from ...core.operations import Command, Script, Steps, perform
 from ...core.topology import literal_pattern
 from ...errors import InvalidArgument
 from ..common.scanning import scan_keys
-from .rate_limit import Rate, RateKeys, known_limits, parse_decision, peek_script
+from .rate_limit import Rate, RateKeys, RateLimit, declared_limits, parse_decision, peek_script
 from .user_rates import RATES, UserRate, rate_key
 
 #: keys whose states are read in a round trip
@@ -89,15 +89,12 @@ def list_rates(using: str, prefix: str, name: str | None = None, key: str | None
 def reset_rate(using: str, prefix: str, name: str, key: str) -> bool:
     """Forget what a key has used of a limit, whether this process knows it or not. Returns whether there was
     anything."""
-    return perform(using, _reset(prefix, checked(name, "name"), checked(key, "key")))
+    found = list(_find(using, prefix, checked(name, "name"), checked(key, "key")))
+    return perform(using, _reset([one.redis_key for one in found]))
 
 
-def _reset(prefix: str, name: str, key: str) -> Steps[bool]:
-    keys = RateKeys(prefix, name, key)
-    commands = [Command("DEL", keys.level, keys.uses, keys.refunds)]
-    if name.startswith(OWN):
-        commands.append(Command("DEL", rate_key(prefix, key, name.removeprefix(OWN))))
-    return any((yield commands))
+def _reset(keys: Sequence[str]) -> Steps[bool]:
+    return any((yield [Command("DEL", key) for key in keys])) if keys else False
 
 
 def _find(using: str, prefix: str, name: str | None, key: str | None) -> Iterator[_Found]:
@@ -105,8 +102,10 @@ def _find(using: str, prefix: str, name: str | None, key: str | None) -> Iterato
     for redis_key in scan_keys(using, f"{begin}{_pattern(name)}:{_pattern(key)}}}:*"):
         encoded_name, _, encoded_key = redis_key.removeprefix(begin).partition("}")[0].partition(":")
         found = _Found(unquote(encoded_name), unquote(encoded_key), redis_key)
-        keys = RateKeys(prefix, found.name, found.key)
-        if redis_key in (keys.level, keys.uses) and _are_names(found.name, found.key):
+        part, _, period = redis_key.partition("}:")[2].partition(":")
+        keys = RateKeys(prefix, found.name, found.key, int(period) if period.isdecimal() else 0)
+        expected = keys.level if part == "level" else keys.uses
+        if redis_key == expected and _are_names(found.name, found.key):
             yield found
     if name is None or name.startswith(OWN):
         begin, action = f"{prefix}:{FORMAT}:{{user:", None if name is None else name.removeprefix(OWN)
@@ -130,7 +129,8 @@ def _are_names(name: str, key: str) -> bool:
 
 
 def _read_uses(using: str, page: Sequence[_Found]) -> Steps[list[RateUse]]:
-    known = [_known(using, found) for found in page]
+    declared = declared_limits()
+    known = [_known(using, declared, found) for found in page]
     replies = yield [
         _counting(found) if state is None else state.step for found, state in zip(page, known, strict=True)
     ]
@@ -141,14 +141,14 @@ def _read_uses(using: str, page: Sequence[_Found]) -> Steps[list[RateUse]]:
     return [use for use in uses if use.used or use.reset_after]
 
 
-def _known(using: str, found: _Found) -> _Known | None:
+def _known(using: str, declared: Mapping[str, RateLimit], found: _Found) -> _Known | None:
     """None if this process has not declared the limit, or with another algorithm, alias or prefix."""
     action = found.name.removeprefix(OWN)
     if found.name.startswith(OWN) and action in RATES:
         own = UserRate.of(found.key, action, using=using)
         if own.peeking().key == found.redis_key:
             return _Known(own.peeking(), {own.rate: own.rate.limit})
-    limit = known_limits.get(found.name)
+    limit = declared.get(found.name)
     if limit is None or limit._using != using or peek_script(limit, found.key).key != found.redis_key:
         return None
     is_single = len(limit.rates) == 1  # only then it may have a burst

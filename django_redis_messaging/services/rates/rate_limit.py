@@ -102,9 +102,10 @@ def _rate(limit: int, period_ms: int) -> Rate:
 
 
 class RateKeys:
-    """The keys of one key of a rate limit, in one slot."""
+    """The keys of one key of a rate limit, in one slot. `period`: the longest one of the limit, ms."""
 
-    def __init__(self, prefix: str, name: str, key: str) -> None:
+    def __init__(self, prefix: str, name: str, key: str, period: int) -> None:
+        self._period = period
         self._tag = f"{prefix}:{FORMAT}:{{rate:{encoded(name)}:{encoded(key)}}}"
 
     @property
@@ -115,9 +116,9 @@ class RateKeys:
 
     @property
     def uses(self) -> str:
-        """LIST of µs and request, of each use that the algorithm "window" counts. Expires the longest period
-        after the latest use."""
-        return self._tag + ":uses"
+        """LIST of µs and request, of each use that the algorithm "window" counts in this period. Expires a
+        period after the latest use."""
+        return f"{self._tag}:uses:{self._period}"
 
     @property
     def refunds(self) -> str:
@@ -147,8 +148,14 @@ class Decision:
         return self.allowed
 
 
-#: name → the latest rate limit of this name in this process, for lists of keys
-known_limits: weakref.WeakValueDictionary[str, RateLimit] = weakref.WeakValueDictionary()
+#: name → the oldest rate limit of this name in this process
+_known: weakref.WeakValueDictionary[str, RateLimit] = weakref.WeakValueDictionary()
+
+
+def declared_limits() -> dict[str, RateLimit]:
+    """The rate limits of this process by their names, for lists of keys."""
+    found = (reference() for reference in _known.valuerefs())
+    return {limit.name: limit for limit in found if limit is not None}
 
 
 class RateLimit(Service):
@@ -172,7 +179,8 @@ class RateLimit(Service):
       a limit is 10,000.
 
     If the clock is set back, what was used counts for a period from then on at most, and no more is allowed.
-    A limit that is changed applies at once to what was used before: "gcra" keeps the share that was used up.
+    A limit whose number is changed applies at once to what was used before: "gcra" keeps the share that was
+    used up. A new period of "gcra", or a new longest period of "window", begins anew.
 
     `on_outage`: what is decided if Redis is not available for `deadline` seconds: "raise" (Unavailable or
     OutcomeUnknown; the default of the deadline is COMMAND_DEADLINE), "allow" or "deny" (1 s).
@@ -208,9 +216,12 @@ class RateLimit(Service):
         if deadline is not None:
             self._deadline = milliseconds(deadline, "deadline", minimum=1) / 1000
         self._limits = self._arguments(capacities)
+        #: ms
+        self._longest = round(self.rates[-1].period * 1000)
         #: whether the latest call got a reply: an outage is logged once
         self._is_available = True
-        known_limits[self.name] = self
+        if self.name not in _known:  # an object that is made for one call doesn't displace one that stays
+            _known[self.name] = self
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r}, {', '.join(map(str, self.rates))!r})"
@@ -246,7 +257,8 @@ class RateLimit(Service):
         """Use `key`, as often as `cost` at once; or not at all if any of the limits has no room for that.
 
         With the same `request_id`, a call that was allowed is repeated without another use: for at least
-        REQUEST_WINDOW, unless the key was used 8 times ("gcra") or 200 times ("window") since.
+        REQUEST_WINDOW, unless the key was used 8 times ("gcra") or 200 times ("window") since. Whoever
+        chooses it can repeat a use, so it must not come from those who are limited.
 
         >>> searches = RateLimit("search", 10, per=60)
         >>> searches.take("ann", 10).remaining
@@ -312,10 +324,11 @@ class RateLimit(Service):
         `request_id` makes it repeatable, as in `take`.
         """
         keys, uses, limits = self._keys(key), count(cost, "cost", maximum=MAX_LIMIT), self._limits
+        remembered = _remembered("refund", request_id)
         if self.algorithm == "gcra":
-            script = Script("rates/level_refund", [keys.level], [uses, *_remembered(request_id), *limits])
+            script = Script("rates/level_refund", [keys.level], [uses, *remembered, *limits])
         else:
-            args = [uses, *_remembered(request_id), limits[-1]]
+            args = [uses, *remembered, limits[-1]]
             script = Script("rates/window_refund", [keys.uses, keys.refunds], args)
         return bool((yield script))
 
@@ -356,11 +369,11 @@ class RateLimit(Service):
         )
 
     def _keys(self, key: str) -> RateKeys:
-        return RateKeys(self._prefix, self.name, checked(key, "key"))
+        return RateKeys(self._prefix, self.name, checked(key, "key"), self._longest)
 
     def _taking(self, key: str, cost: int, request_id: str | None) -> Script:
         """The step of `take`."""
-        args = [self._cost(cost), *_remembered(request_id), *self._limits]
+        args = [self._cost(cost), *_remembered("take", request_id), *self._limits]
         if self.algorithm == "gcra":
             return Script("rates/level_take", [self._keys(key).level], args)
         return Script("rates/window_take", [self._keys(key).uses], args)
@@ -389,10 +402,10 @@ def parse_decision(reply: Sequence[int], rates: Sequence[Rate]) -> Decision:
     )
 
 
-def _remembered(request_id: str | None) -> tuple[str, int]:
-    """A request id as it is stored, which no number equals; and the ms for which it is remembered at least:
-    as long as callers may repeat theirs, or as long as an operation is repeated."""
+def _remembered(verb: Literal["take", "refund"], request_id: str | None) -> tuple[str, int]:
+    """A request as it is stored, which no number equals; and the ms for which it is remembered at least: as
+    long as callers may repeat theirs, or as long as an operation is repeated."""
     settings = conf.current()
     if request_id is None:
-        return os.urandom(6).hex(), round(settings.COMMAND_DEADLINE * 1000)
-    return "id:" + request(request_id), round(settings.REQUEST_WINDOW * 1000)
+        return verb[0] + os.urandom(6).hex(), round(settings.COMMAND_DEADLINE * 1000)
+    return f"{verb}:{request(request_id)}", round(settings.REQUEST_WINDOW * 1000)

@@ -31,7 +31,7 @@ from ...services.common.operators import (
 from ...services.common.scanning import scan_budget
 from ...services.locks.lock import Lock, LockInfo
 from ...services.rates.listing import OWN, RateUse, list_rates, reset_rate
-from ...services.rates.rate_limit import known_limits
+from ...services.rates.rate_limit import declared_limits
 from ...services.rates.user_rates import RATES
 from .. import problems
 from ..base import MessagingPage
@@ -185,7 +185,7 @@ class LimitsView(OperatingPage):
             "page_title": _("Rate limits"),
             "tables": self.read(self.uses),
             "filters": filters(request.GET),
-            "names": sorted([*known_limits, *(OWN + action for action in RATES)]),
+            "names": sorted([*declared_limits(), *(OWN + action for action in RATES)]),
         }
         return self.page(context)
 
