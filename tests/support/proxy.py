@@ -142,7 +142,9 @@ class LossyProxy:
         while not self.closing:
             if select.select([self._listener], [], [], POLL_INTERVAL)[0]:
                 with suppress(OSError):
-                    self.lines.append(Line(self, self._listener.accept()[0]))
+                    line = Line(self, self._listener.accept()[0])
+                    self.lines.append(line)  # before a reply can arrive: tests count them
+                    line.thread.start()
 
 
 class Network(LossyProxy):
@@ -173,7 +175,6 @@ class Line:
         #: whether the next reply may be lost
         self._is_losable = False
         self.thread = threading.Thread(target=self._run, daemon=True)
-        self.thread.start()
 
     def _run(self) -> None:
         try:
