@@ -6,9 +6,7 @@ REDIS_MESSAGING = {"RATE_LIMITS": [{"rate": "100/m", "key": "ip", "path": "/api/
 
 from __future__ import annotations
 
-import dataclasses
-import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from asgiref.sync import iscoroutinefunction, markcoroutinefunction, sync_to_async
@@ -21,68 +19,14 @@ from django.urls import get_resolver
 from . import conf
 from .core.testruns import is_kind_of
 from .errors import ConfigurationError, MessagingError
-from .web.limits import RequestLimit, arespond, declared, rate_limit, request_limit, respond
+from .web.limit_rules import Rule, read_rules
+from .web.limits import RequestLimit, arespond, declared, respond
 
 #: the dotted paths in MIDDLEWARE
 OURS = "django_redis_messaging.middleware.RateLimitMiddleware"
 AUTHENTICATION = "django.contrib.auth.middleware.AuthenticationMiddleware"
 #: settings of Django that only sites behind a proxy have
 PROXY_SETTINGS = ("SECURE_PROXY_SSL_HEADER", "USE_X_FORWARDED_HOST", "USE_X_FORWARDED_PORT")
-#: options of a rule besides those of `rate_limit`
-_PATHS = ("path", "exclude")
-#: options of `rate_limit` that a rule has
-_OPTIONS = tuple(name for name in inspect.signature(rate_limit).parameters if name != "block")
-
-
-@dataclasses.dataclass(frozen=True)
-class Rule:
-    """A limit for the requests to some paths."""
-
-    limit: RequestLimit
-    #: beginnings of paths
-    paths: tuple[str, ...]
-    excluded: tuple[str, ...]
-
-    def concerns(self, path: str) -> bool:
-        return path.startswith(self.paths) and not path.startswith(self.excluded)
-
-
-def read_rules() -> list[Rule]:
-    """The rules of RATE_LIMITS. Raises ConfigurationError."""
-    given = conf.current().RATE_LIMITS
-    if not isinstance(given, list | tuple):
-        raise ConfigurationError(f"RATE_LIMITS in {conf.NAME} must be a list, not {type(given).__name__}.")
-    rules: list[Rule] = []
-    for number, options in enumerate(given):
-        try:
-            rules.append(_rule(options, [rule.limit.name for rule in rules]))
-        except (TypeError, ValueError) as error:
-            raise ConfigurationError(f"RATE_LIMITS[{number}] in {conf.NAME}: {error}") from error
-    return rules
-
-
-def _rule(given: Mapping[str, Any], names: Sequence[str]) -> Rule:
-    if not isinstance(given, Mapping):
-        raise TypeError(f'it must be a dict such as {{"rate": "100/m"}}, not {type(given).__name__}.')
-    unknown = [key for key in given if key not in (*_OPTIONS, *_PATHS)]
-    if unknown or "rate" not in given:
-        problem = f"has the unknown key {unknown[0]!r}" if unknown else "has no rate"
-        raise ValueError(f"it {problem}. The keys: {', '.join((*_OPTIONS, *_PATHS))}.")
-    paths, excluded = _paths(given.get("path", "/"), "path"), _paths(given.get("exclude", ()), "exclude")
-    options = {key: value for key, value in given.items() if key not in _PATHS}
-    if "name" not in options:
-        number = 1 + sum(name.partition("#")[0] == paths[0] for name in names)
-        options["name"] = f"{paths[0]}#{number}" if number > 1 else paths[0]
-    return Rule(request_limit(**options), paths, excluded)
-
-
-def _paths(given: str | Sequence[str], what: str) -> tuple[str, ...]:
-    paths = (given,) if isinstance(given, str) else tuple(given)
-    if not all(isinstance(path, str) and path.startswith("/") for path in paths) or (
-        what == "path" and not paths
-    ):
-        raise ValueError(f'{what} must be the beginning of a path such as "/api/", or a list of these.')
-    return paths
 
 
 class RateLimitMiddleware:
@@ -135,12 +79,27 @@ def check_rate_limits(**_: object) -> list[CheckMessage]:
         return []  # another check reports it
     try:
         rules = read_rules()
-        for limit in (*declared, *(rule.limit for rule in rules)):
+        limits = [*declared, *(rule.limit for rule in rules)]
+        for limit in limits:
             limit.check()
     except (MessagingError, TypeError) as error:
         hint = "Correct it: see docs/rate-limits.md."
         return [Error(f"A rate limit is invalid: {error}", hint=hint, id="messaging.E012")]
-    return list(_check_place(rules)) if rules else []
+    return [*_check_names(limits), *(_check_place(rules) if rules else [])]
+
+
+def _check_names(limits: Sequence[RequestLimit]) -> Iterator[CheckMessage]:
+    """Limits of one name count together, even if it is that of two views."""
+    counted: dict[str, set[object]] = {}
+    for limit in limits:
+        if limit.name:
+            counted.setdefault(limit.name, set()).add((limit.rates, limit.algorithm, limit.burst))
+    for name in sorted(name for name, kinds in counted.items() if len(kinds) > 1):
+        yield Warning(
+            f"Rate limits with different rates have the same name: {name}. They count together.",
+            hint="Give each of them its own name=.",
+            id="messaging.W027",
+        )
 
 
 def _check_place(rules: list[Rule]) -> Iterator[CheckMessage]:

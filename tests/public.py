@@ -43,7 +43,7 @@ DOCUMENTED = {
     ".throttling": ("RateLimitThrottle",),
     ".web.digest_mailing": ("send_digests",),
     ".web.identity": ("Identity", "current"),
-    ".web.request_keys": ("client_address",),
+    ".web.request_keys": ("address_key", "client_address"),
 }
 #: what a site may set in its subclasses of views; all else in them may change
 OF_VIEWS = {"service", "service_of_mail", "inbox", "identity", "template_name"}

@@ -13,6 +13,7 @@ query the servers.
     messaging.E012  a rate limit is invalid (*)        messaging.W017  LOGIN_URL leads nowhere
                                                        messaging.W024  RATE_LIMITS has no effect (*)
                                                        messaging.W025  it comes before users are known (*)
+                                                       messaging.W027  limits with one name differ (*)
 
 (*) in tasks/schedules.py and middleware.py, because this package imports nothing of the layers above.
 

@@ -18,6 +18,7 @@ from asgiref.sync import iscoroutinefunction
 from django.http import HttpRequest, HttpResponse, HttpResponseBase, JsonResponse
 from django.template.response import TemplateResponse
 from django.utils.cache import patch_vary_headers
+from django.utils.decorators import method_decorator
 from django.utils.timesince import timesince
 from django.utils.timezone import now
 from django.utils.translation import gettext_lazy as _
@@ -25,7 +26,7 @@ from django.utils.translation import gettext_lazy as _
 from .. import conf
 from ..core.encoding import current_prefix
 from ..errors import InvalidArgument
-from ..services.common.arguments import Duration
+from ..services.common.arguments import Duration, integer
 from ..services.rates import Decision, Rate, RateLimit, parse_rates
 from ..services.rates.rate_limit import OUTAGE_RETRY, Algorithm, OnOutage
 from .problems import TOO_FAST, Answer
@@ -37,21 +38,37 @@ R = TypeVar("R")
 Place = tuple[str, str]
 
 #: seconds after which `on_outage` decides: a page must not wait long for its limit
-DEADLINE = 0.5
-#: seconds for which it then decides at once: otherwise each request would wait, and occupy its process
+DEADLINE = 1.0
+#: calls in succession without a reply, after which Redis is not asked for a while: one may have waited for a
+#: busy process
+OUTAGE_FAILURES = 3
+#: seconds for which `on_outage` then decides at once: otherwise each request would occupy its process
 OUTAGE_PAUSE = 1.0
 #: seconds; for longer waits, the page says how long
 SHORT_WAIT = 60
 UNAVAILABLE = Answer(503, "unavailable", _("This is temporarily unavailable. Try again in a moment."))
 #: attribute of a request: the decisions of the limits that have counted it
 _COUNTED = "_messaging_rate_limits"
+#: attribute of a request: the names of the limits of bound methods, without their numbers
+_NAMED = "_messaging_rate_limit_names"
 #: characters that a String of structured fields can't contain (RFC 9651)
 _NOT_PRINTABLE = re.compile(r"[^\x20-\x7e]+")
 
 #: the limits of all decorators, for checks
 declared: weakref.WeakSet[RequestLimit] = weakref.WeakSet()
-#: place → until when `on_outage` decides at once; monotonic
-_paused: dict[Place, float] = {}
+
+
+@dataclasses.dataclass
+class Outage:
+    """Calls of limits without a reply, since the latest reply."""
+
+    failures: int = 0
+    #: until when `on_outage` decides at once; monotonic
+    paused_until: float = 0.0
+
+
+#: the outages, by place and deadline: a limit with a short one must not open those with longer ones
+_outages: dict[tuple[Place, Duration], Outage] = {}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -81,7 +98,11 @@ class RequestLimit:
 
     def check(self) -> None:
         """Raise the error of arguments that don't fit together."""
-        _new_service(self.place, *self._arguments)
+        self.new_service()
+
+    def new_service(self) -> RateLimit:
+        """A rate limit in Redis with the alias and the prefix that are in use now."""
+        return _new_service(self.place, *self._arguments)
 
     @property
     def place(self) -> Place:
@@ -94,58 +115,80 @@ class RequestLimit:
 
     @property
     def _arguments(self) -> tuple[Any, ...]:
-        deadline = DEADLINE if self.deadline is None else self.deadline
-        return self.name or "view", self.rate, self.algorithm, self.burst, self.on_outage, deadline
+        name = self.name or "view"
+        return name, self.rate, self.algorithm, self.burst, self.on_outage, self._deadline
+
+    @property
+    def _deadline(self) -> Duration:
+        return DEADLINE if self.deadline is None else self.deadline
 
     def take(self, request: Any) -> Decision | None:
         """Count a request, and set `request.rate_limit`; None if it is not counted."""
-        user = getattr(request, "user", None) if self._needs_user(request) else None
-        use = self._use(request, user)
-        if use is None:
+        if not self._concerns(request):
+            return self._note(request, None)
+        user = getattr(request, "user", None) if self.key.uses_user else None
+        key = self.key.of(request, user)
+        cost = self._cost(request)
+        if key is None or cost == 0:
             return self._note(request, None)
         place = self.place
         service = self.service(place)
-        decision = self._known_before(place, service, use[1])
+        decision = self._known_before(place, service, cost)
         if decision is None:  # a Decision is false if it denies
-            decision = _pausing(place, service.take(*use))
+            decision = self._noted(place, service.take(key, cost))
         return self._note(request, decision)
 
     async def atake(self, request: Any) -> Decision | None:
         """An async version of `take`."""
-        user = await asynchronous_user(request) if self._needs_user(request) else None
-        use = self._use(request, user)
-        if use is None:
+        if not self._concerns(request):
+            return self._note(request, None)
+        user = await asynchronous_user(request) if self.key.uses_user else None
+        key = await self.key.aof(request, user)
+        cost = self._cost(request)
+        if key is None or cost == 0:
             return self._note(request, None)
         place = self.place
         service = self.service(place)
-        decision = self._known_before(place, service, use[1])
+        decision = self._known_before(place, service, cost)
         if decision is None:
-            decision = _pausing(place, await service.atake(*use))
+            decision = self._noted(place, await service.atake(key, cost))
         return self._note(request, decision)
 
     def _concerns(self, request: Any) -> bool:
         return self.methods is None or request.method in self.methods
 
-    def _needs_user(self, request: Any) -> bool:
-        return self.key.uses_user and self._concerns(request)
-
-    def _use(self, request: Any, user: Any) -> tuple[str, int] | None:
-        """The key and the cost of a request; None if it is not counted."""
-        if not self._concerns(request):
-            return None
-        key = self.key.of(request, user)
-        cost = self.cost(request) if callable(self.cost) else self.cost
-        return None if key is None or cost == 0 else (key, cost)
+    def _cost(self, request: Any) -> int:
+        if not callable(self.cost):
+            return self.cost
+        cost = self.cost(request)
+        if not isinstance(cost, int):
+            raise TypeError(f"The cost function {self.cost!r} must return an int, not {type(cost).__name__}.")
+        if cost < 0:
+            raise InvalidArgument(f"The cost function {self.cost!r} returned {cost}: the minimum is 0.")
+        return cost
 
     def _known_before(self, place: Place, service: RateLimit, cost: int) -> Decision | None:
         """What is decided without asking Redis: it was not available a moment ago, or a request costs more
         than is ever available, which clients may bring about."""
-        if self.on_outage != "raise" and _paused.get(place, 0.0) > time.monotonic():
+        outage = _outages.get((place, self._deadline))
+        if self.on_outage != "raise" and outage and outage.paused_until > time.monotonic():
             allowed = self.on_outage == "allow"
             return self._decision(allowed=allowed, wait=0.0 if allowed else OUTAGE_RETRY, known=False)
         if callable(self.cost) and cost > service.capacity:
             return self._decision(allowed=False, wait=self.rates[-1].period)
         return None
+
+    def _noted(self, place: Place, decision: Decision) -> Decision:
+        """Let `on_outage` decide for a while if Redis has not replied several times in succession."""
+        at = place, self._deadline
+        if decision.known:
+            _outages.pop(at, None)
+            return decision
+        outage = _outages.setdefault(at, Outage())
+        outage.failures += 1
+        if outage.failures >= OUTAGE_FAILURES:
+            outage.paused_until = time.monotonic() + OUTAGE_PAUSE
+        return decision
 
     def _note(self, request: Any, decision: Decision | None) -> Decision | None:
         """Set `request.rate_limit`: of the limits that have counted the request, the tightest one."""
@@ -209,13 +252,6 @@ def _new_service(
 _service = functools.lru_cache(maxsize=1024)(_new_service)
 
 
-def _pausing(place: Place, decision: Decision) -> Decision:
-    """Let `on_outage` decide for a while if Redis was not available."""
-    if not decision.known:
-        _paused[place] = time.monotonic() + OUTAGE_PAUSE
-    return decision
-
-
 def _tightness(decision: Decision) -> tuple[bool, float, int]:
     return decision.allowed, -decision.retry_after, decision.remaining
 
@@ -259,11 +295,12 @@ def rate_limit(
       "get:q": a value that the client sends, or its address if it sends none; a function of the request that
       returns a str, or None for a request that is not counted; or several in a list: each combination counts
       by itself. IPv6 addresses count by their first 64 bits.
-    - `name`: limits of the same name count together. Default: the module and the name of the view.
+    - `name`: limits of the same name count together. Default: the module and the name of the view; with
+      `method_decorator`, those of the class that answers, and the name of the method.
     - `methods`: only requests with these methods are counted; "GET" includes HEAD.
     - `cost`: how often a request counts, or a function of the request that returns it. 0: not at all; more
       than the rate: it is refused.
-    - `on_outage`: what happens if Redis is not available for `deadline` (default: 0.5 s): "allow", the
+    - `on_outage`: what happens if Redis is not available for `deadline` (default: 1 s): "allow", the
       default, since a page is worth more than its limit; "deny" answers 503; "raise".
     - `block=False`: the view is called in any case, and decides by `request.rate_limit.allowed`.
 
@@ -283,6 +320,8 @@ def rate_limit(
             # Each instance dispatches its requests.
             return cast(V, _decorate_class(view, limit))
         named = _named_after(view, view, limit)
+        if not _is_of_method_decorator(view):
+            declared.add(named)
         guarded = _guarded(view, named)
         guarded.rate_limits = (*getattr(view, "rate_limits", ()), named)
         return cast(V, guarded)
@@ -298,7 +337,9 @@ def request_limit(
     **options: Any,
 ) -> RequestLimit:
     """A limit with arguments of `rate_limit`, checked as far as that is possible without the settings."""
-    parse_rates(rate)
+    capacity = options.get("burst") or min(one.limit for one in parse_rates(rate))
+    if not callable(cost := options.get("cost", 1)):
+        integer(cost, "cost", minimum=0, maximum=capacity)
     return RequestLimit(
         rate=rate if isinstance(rate, str) else ", ".join(rate),
         key=RequestKey(key),
@@ -310,6 +351,7 @@ def request_limit(
 def _decorate_class(view: Any, limit: RequestLimit) -> Any:
     dispatch = view.dispatch
     named = _named_after(view, dispatch, limit)
+    declared.add(named)
 
     @functools.wraps(dispatch)
     def guarded(self: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
@@ -324,21 +366,50 @@ def _decorate_class(view: Any, limit: RequestLimit) -> Any:
 
 
 def _guarded(view: Any, limit: RequestLimit) -> Any:
-    # dispatch() of an async class, as method_decorator passes it, returns coroutines, too
-    instance = getattr(getattr(view, "func", None), "__self__", None)
+    instance = _bound_to(view)
+    numbered = _numbered if instance is not None else lambda limit, request: limit
+    # dispatch() of an async class returns coroutines, too
     if iscoroutinefunction(view) or getattr(instance, "view_is_async", False):
 
         @functools.wraps(view)
         async def aguarded(request: Any, *args: Any, **kwargs: Any) -> Any:
-            return await arespond([limit], view, request, *args, **kwargs)
+            return await arespond([numbered(limit, request)], view, request, *args, **kwargs)
 
         return aguarded
 
     @functools.wraps(view)
     def guarded(request: Any, *args: Any, **kwargs: Any) -> Any:
-        return respond([limit], view, request, *args, **kwargs)
+        return respond([numbered(limit, request)], view, request, *args, **kwargs)
 
     return guarded
+
+
+def _bound_to(view: Any) -> Any:
+    """The instance of a view class whose method was decorated: for each request, `method_decorator` makes a
+    function from the bound method, and decorates it."""
+    while not isinstance(view, functools.partial):
+        if not hasattr(view, "__wrapped__"):
+            return None
+        view = view.__wrapped__  # by another decorator
+    return getattr(view.func, "__self__", None) if hasattr(view, "__wrapped__") else None
+
+
+def _numbered(limit: RequestLimit, request: Any) -> RequestLimit:
+    """A limit of a bound method, with a number if it is a further one: the decorators of superclasses, and of
+    an inner `method_decorator`, can't be seen before the request."""
+    if limit.source is None:
+        return limit
+    names: list[str] = request.__dict__.setdefault(_NAMED, [])
+    names.append(limit.name)
+    number = names.count(limit.name)
+    if number == 1:
+        return limit
+    return dataclasses.replace(limit, name=f"{limit.name}-{number}", label=f"{limit.label}-{number}")
+
+
+def _is_of_method_decorator(view: Any) -> bool:
+    """Whether the view is made for a single request, or is the one that method_decorator tries first."""
+    return _bound_to(view) is not None or view.__module__ == method_decorator.__module__
 
 
 def _checked_methods(methods: Iterable[str]) -> frozenset[str]:
@@ -359,11 +430,15 @@ def _named_after(view: Any, decorated: Any, limit: RequestLimit) -> RequestLimit
     # the view class of as_view(), whose own name is that of a function of Django
     view = getattr(view, "view_class", view)
     label = getattr(view, "__qualname__", type(view).__qualname__)
+    module = view.__module__
+    number = 1 + sum(one.source is not None for one in getattr(decorated, "rate_limits", ()))
+    if (instance := _bound_to(view)) is not None:  # the method may be inherited, such as View.dispatch
+        module, label = type(instance).__module__, f"{type(instance).__qualname__}.{view.__name__}"
+        number = 1  # see _numbered
     if isinstance(view, type):
         label = view.__name__ if label.rpartition(".")[2] != view.__name__ else label
-    number = 1 + sum(one.source is not None for one in getattr(decorated, "rate_limits", ()))
     label += f"-{number}" if number > 1 else ""
-    return dataclasses.replace(limit, name=f"{view.__module__}.{label}", label=label, source=limit)
+    return dataclasses.replace(limit, name=f"{module}.{label}", label=label, source=limit)
 
 
 def respond(

@@ -7,11 +7,12 @@ import hashlib
 import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
-from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
+from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Any, cast
 
-from asgiref.sync import iscoroutinefunction
-from django.http import HttpRequest
+from asgiref.sync import iscoroutinefunction, sync_to_async
+from django.conf import settings
+from django.http import HttpRequest, UnreadablePostError
 from django.utils.functional import LazyObject
 
 from .. import conf
@@ -28,12 +29,16 @@ Part = Callable[[HttpRequest, Any], str | None]
 
 #: bits of an IPv6 address that a provider gives a customer: the rest is chosen by the client
 IPV6_PREFIX = 64
-#: characters of a submitted value that count
-MAX_VALUE_LENGTH = 1000
+#: IPv6 addresses that stand for an IPv4 address, in their last 32 bits (RFC 6052)
+NAT64 = IPv6Network("64:ff9b::/96")
+#: characters of a submitted value above which it is not normalized: that takes quadratic time
+MAX_NORMALIZED = 1000
 #: submitted values that are stored as they are, such as names of users; others are stored as a digest
 _READABLE = re.compile(r"[\w.@+-]{1,64}")
 #: "1.2.3.4:5678" and "[2001:db8::1]:5678", as some proxies write
 _WITH_PORT = re.compile(r"\[([^\]]+)\](?::\d+)?|(\d+\.\d+\.\d+\.\d+):\d+", re.ASCII)
+#: whether a REMOTE_ADDR that is no address was logged
+_is_reported = False
 
 
 class RequestKey:
@@ -49,6 +54,7 @@ class RequestKey:
         self.uses_user = bool(kinds & {"user", "user_or_ip", "anonymous"})
         #: whether it can depend on the address of the client
         self.uses_address = bool(kinds - {"user"})
+        self._reads_body = "post" in kinds
 
     def of(self, request: HttpRequest, user: Any) -> str | None:
         """The key of a request, as `RateLimit` takes it; None if the request is not counted."""
@@ -59,6 +65,12 @@ class RequestKey:
         if len(texts) > 1:
             return _storable("|".join(digest(text) if "|" in text else text for text in texts))
         return _storable(texts[0])
+
+    async def aof(self, request: HttpRequest, user: Any) -> str | None:
+        """An async version of `of`: a thread parses the body, which can take long."""
+        if self._reads_body and request.method == "POST" and not _is_parsed(request):
+            await sync_to_async(_submitted_data)(request)
+        return self.of(request, user)
 
 
 def _part(spec: str | Callable[[HttpRequest], str | None]) -> Part:
@@ -111,9 +123,30 @@ def _header(request: HttpRequest, name: str) -> str | None:
 
 
 def _post(request: HttpRequest, name: str) -> str | None:
-    # a request of Django REST framework has parsed JSON, too
-    data = getattr(request, "data", None) or request.POST
+    data = _submitted_data(request)
     return _field(data.get(name) if isinstance(data, Mapping) else None)
+
+
+def _submitted_data(request: HttpRequest) -> object:
+    """The fields of the body; None if it is too large to be parsed for a limit, or the client is gone."""
+    if not _is_parsed(request) and _is_large(request):
+        return None
+    try:
+        # a request of Django REST framework has parsed JSON, too
+        return getattr(request, "data", None) or request.POST
+    except UnreadablePostError:
+        return None
+
+
+def _is_parsed(request: HttpRequest) -> bool:
+    """Whether the view, or a middleware such as that against CSRF, has read `request.POST`."""
+    return hasattr(request, "_post")
+
+
+def _is_large(request: HttpRequest) -> bool:
+    """Whether the body is larger than Django reads into memory: a view may refuse it, or stream it."""
+    limit, length = settings.DATA_UPLOAD_MAX_MEMORY_SIZE, request.META.get("CONTENT_LENGTH") or "0"
+    return limit is not None and length.isdecimal() and int(length) > limit
 
 
 def _get(request: HttpRequest, name: str) -> str | None:
@@ -122,7 +155,8 @@ def _get(request: HttpRequest, name: str) -> str | None:
 
 def _field(value: object) -> str | None:
     """A field as people compare it: "Ann " is "ann"."""
-    text = "" if value is None else fold(str(value)[:MAX_VALUE_LENGTH]).strip()
+    text = "" if value is None else str(value).strip()  # first, as form fields do
+    text = fold(text).strip() if len(text) <= MAX_NORMALIZED else text.casefold()
     if not text:
         return None
     return text if _READABLE.fullmatch(text) else digest(text)
@@ -181,13 +215,26 @@ def client_address(request: HttpRequest) -> str:
         if hop is None:  # the first proxy, or nothing that a proxy writes
             break
         found = hop
-    return _counted(found)
+    return "unknown" if found is None else _counted(found)
 
 
-def _counted(address: Address | None) -> str:
+def address_key(text: str | None) -> str | None:
+    """An address as text, such as that in a header of your provider, as `client_address` counts it; None if
+    it is none.
+
+    >>> address_key("203.0.113.9"), address_key("2001:db8::1"), address_key(None)
+    ('203.0.113.9', '2001:db8::/64', None)
+    """
+    address = _parse(text or "")
+    return None if address is None else _counted(address)
+
+
+def _counted(address: Address) -> str:
+    if isinstance(address, IPv6Address) and address in NAT64:
+        return str(IPv4Address(address.packed[-4:]))
     if isinstance(address, IPv6Address):
         return str(ip_network((address.packed, IPV6_PREFIX), strict=False))
-    return "unknown" if address is None else str(address)
+    return str(address)
 
 
 def _parse(text: str) -> Address | None:
@@ -220,11 +267,14 @@ def _trusted(entries: tuple[str, ...]) -> _Trusted:
         raise ConfigurationError(f"TRUSTED_PROXIES in {conf.NAME} is invalid: {error}") from None
 
 
-@functools.cache
 def _report_unknown(peer: str) -> None:
-    """Log it once."""
+    """Log it once: clients may be able to make up others."""
+    global _is_reported
+    if _is_reported:
+        return
+    _is_reported = True
     logger.warning(
-        "REMOTE_ADDR is %r, which is no address: all such requests count as one client. If the server "
+        "REMOTE_ADDR is %.100r, which is no address: all such requests count as one client. If the server "
         'listens on a Unix socket behind a proxy, add "unix" to TRUSTED_PROXIES.',
         peer,
     )

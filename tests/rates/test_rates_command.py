@@ -128,6 +128,29 @@ def test_limits_of_views_are_known(
     assert rows()[0]["remaining"] == 4
 
 
+def test_limits_of_requests_are_known_before_any_is_counted(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """With the names of views, and of paths in RATE_LIMITS; even if another tenant's limit is older."""
+    prefix = conf.prefix()
+    change(settings, PREFIX="other")
+    other = RateLimit("/api/", "2/h")
+    change(settings, PREFIX=prefix)
+    monkeypatch.syspath_prepend(tmp_path)
+    text = (
+        "from django_redis_messaging import rate_limit\nurlpatterns = []\n"
+        "@rate_limit('1/h')\ndef page(request): ..."
+    )
+    (tmp_path / "urls_with_views.py").write_text(text)
+    settings.ROOT_URLCONF = "urls_with_views"
+    change(settings, RATE_LIMITS=[{"rate": "2/h", "path": "/api/"}])
+    for name, rate in (("urls_with_views.page", "1/h"), ("/api/", "2/h")):
+        RateLimit(name, rate).take("ip:1.1.1.1", int(rate[0]))
+    assert sorted(keys("--at-limit")) == [
+        ("/api/", "ip:1.1.1.1"), ("urls_with_views.page", "ip:1.1.1.1")
+    ], other  # fmt: skip
+
+
 class TestReset:
     def test_known_or_not(self) -> None:
         login = RateLimit("login", "1/m")

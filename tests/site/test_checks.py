@@ -17,6 +17,8 @@ from django.core.checks import CheckMessage, run_checks
 from django.core.management import call_command
 from django.middleware.csrf import CsrfViewMiddleware
 from django.test import override_settings
+from django.utils.decorators import method_decorator
+from django.views import View
 from django_redis.cache import RedisCache
 
 from django_redis_messaging import ConfigurationError, checks, conf, middleware, rate_limit
@@ -590,6 +592,13 @@ def as_user(server: EmbeddedServer, rights: str) -> Iterator[None]:
 
 
 class TestRateLimits:
+    @pytest.fixture
+    def no_other_limits(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Without those of other tests."""
+        declared: WeakSet[Any] = WeakSet()
+        for module in (middleware, limits):
+            monkeypatch.setattr(module, "declared", declared)
+
     @pytest.mark.parametrize(
         ("rules", "text"),
         [
@@ -622,6 +631,24 @@ class TestRateLimits:
         with site():
             assert ids() == []
 
+    @pytest.mark.usefixtures("no_other_limits")
+    def test_names(self) -> None:
+        """Limits of one name count together: then they should have the same rate."""
+
+        class Page(View):
+            pass
+
+        views = [rate_limit("100/s")(Page.as_view()), rate_limit("100/1s")(Page.as_view())]
+        methods = [method_decorator(rate_limit(rate), name="dispatch") for rate in ("1/s", "2/s")]
+        pages = [decorate(type("Page", (View,), {})) for decorate in methods]
+        with site():
+            assert ids() == []
+        views.append(rate_limit("3/h")(Page.as_view()))
+        with site():
+            assert f"{__name__}.TestRateLimits.test_names.<locals>.Page." in only().msg
+            assert ids() == ["W027"]
+        assert views and pages
+
     def test_place_of_the_middleware(self) -> None:
         with site({"RATE_LIMITS": [{"rate": "5/m", "key": "ip"}]}):
             assert ids() == ["W024"]
@@ -633,12 +660,8 @@ class TestRateLimits:
             with override_settings(MIDDLEWARE=[*settings.MIDDLEWARE, OURS]):
                 assert ids() == []
 
-    def test_proxies(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        # without those of other tests
-        declared: WeakSet[Any] = WeakSet()
-        for module in (middleware, limits):
-            monkeypatch.setattr(module, "declared", declared)
-
+    @pytest.mark.usefixtures("no_other_limits")
+    def test_proxies(self) -> None:
         def warned(messaging: dict[str, Any], **proxied: Any) -> bool:
             with site(messaging), override_settings(**proxied):
                 return [message.id for message in middleware.check_proxies()] == ["messaging.W026"]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import re
+from html import escape, unescape
 from typing import Any
 from unittest import mock
 
@@ -20,6 +22,7 @@ from django_redis_messaging import (
     ReadWriteLock,
     Semaphore,
     conf,
+    rate_limit,
 )
 from django_redis_messaging.core import topology
 from django_redis_messaging.services.rates.user_rates import UserRate
@@ -30,8 +33,8 @@ from ..support.server import change, server
 from .conftest import Person, client_of, code, get, page, post
 
 #: a name that is markup, with characters that change the order or the screen
-HOSTILE = '<script>alert(1)</script>" \u202e{x}%\x1b[31m'
-SHOWN = "&lt;script&gt;alert(1)&lt;/script&gt;&quot; \\u202e{x}%\\x1b[31m"
+HOSTILE = '<script>alert(1)</script>" \u202e{x}%0A\n\x1b[31m'
+SHOWN = "&lt;script&gt;alert(1)&lt;/script&gt;&quot; \\u202e{x}%0A\\n\\x1b[31m"
 
 
 class Shift(Identity):
@@ -39,6 +42,12 @@ class Shift(Identity):
 
     def may_operate(self, user: Any) -> bool:
         return user.username == "operator"
+
+
+def hidden_fields(text: str) -> dict[str, str]:
+    """Those of the app's forms."""
+    found = re.findall(r'<input type="hidden" name="(name|key|holder)" value="([^"]*)">', text)
+    return {name: unescape(value) for name, value in found}
 
 
 @pytest.fixture
@@ -70,6 +79,15 @@ class TestLimits:
         for shown in ("0 of 5", "3 of 5", "5 in 1 min", "297 of 300", "4 counted", "not declared here"):
             assert shown in text
 
+    def test_limits_of_views_are_known_before_any_request(self, boss: Client) -> None:
+        view = rate_limit("5/m")(lambda request: None)
+        name = f"{__name__}.TestLimits.test_limits_of_views_are_known_before_any_request.<locals>.<lambda>"
+        RateLimit(name, "5/m").take("ann", 5)
+        text = page(boss, "limits")
+        assert "At limit" in text and "not declared here" not in text
+        assert f'<option value="{escape(name)}">' in text
+        assert view
+
     def test_filters(self, boss: Client) -> None:
         for name in ("login", "export"):
             for key in ("ann", "bob"):
@@ -98,7 +116,9 @@ class TestLimits:
         assert "reset 'ann' in the rate limit 'login'" in caplog.text
         answer = boss.post(url, {"name": "login", "key": "ann"}, headers={"Accept": "application/json"})
         assert answer.json() == {"reset": False}
-        assert caplog.text.count("reset") == 1
+        answer = boss.post(url, {"name": "login", "key": "ann"})
+        assert answer.status_code == 404 and "Nothing was reset." in answer.content.decode()
+        assert caplog.text.count("reset 'ann'") == 1
         assert post(boss, "reset_limit", name="login").status_code == 400
 
     def test_names_are_escaped_and_their_buttons_work(self, boss: Client) -> None:
@@ -107,7 +127,9 @@ class TestLimits:
         text = page(boss, "limits")
         assert text.count(f"<bdi>{SHOWN}</bdi>") == 2
         assert "<script>alert" not in text
-        post(boss, "reset_limit", name=HOSTILE, key=HOSTILE)
+        fields = hidden_fields(text)
+        assert all("\n" not in value for value in fields.values())  # browsers would submit another one
+        post(boss, "reset_limit", **fields)
         assert limit.peek(HOSTILE)
 
     def test_a_long_list_says_that_it_is_not_complete(
@@ -177,6 +199,16 @@ class TestLocks:
         assert "released the lock" in caplog.text
         assert get(boss, "release_lock", **link).status_code == 404
         assert post(boss, "release_lock", **data).status_code == 404
+
+    def test_fields_of_locks_are_submitted_unchanged(self, boss: Client) -> None:
+        name, key = HOSTILE.replace("}", ""), f"{conf.prefix()}:{{shop}}{HOSTILE.replace('}', '')}"
+        lock = Lock(name, key=key)
+        lock.acquire(token="50%\n")
+        question = page(boss, "release_lock", **hidden_fields(page(boss, "locks")))
+        fields = hidden_fields(question)
+        assert all("\n" not in value for value in fields.values())
+        assert post(boss, "release_lock", **fields).status_code == 302
+        assert not lock.owned()
 
     def test_another_holder_keeps_the_lock(self, boss: Client) -> None:
         with Lock("nightly") as lock:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import json
 import re
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
 import pytest
 from asgiref.sync import async_to_sync
@@ -22,8 +25,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pytest_django import Settings
 
-from django_redis_messaging import InvalidArgument, RateLimit, Unavailable, rate_limit
+from django_redis_messaging import Decision, InvalidArgument, RateLimit, Unavailable, rate_limit
 from django_redis_messaging.devserver.server import EmbeddedServer
+from django_redis_messaging.web import request_keys
+from django_redis_messaging.web.request_keys import address_key
 
 from ..support.faults import Connect, unavailable
 from ..support.server import all_keys, change, until
@@ -134,6 +139,25 @@ class TestDecorator:
         }  # fmt: skip
         assert set(fields(ask(views[0]))[0]) == {"ok", "ok-2", "ok-3"}
 
+    @pytest.mark.parametrize("is_async", [False, True])
+    def test_each_class_counts_its_inherited_methods(self, is_async: bool) -> None:
+        """With method_decorator, each class is a view, and each of its decorators a limit."""
+        decorate = method_decorator([rate_limit("2/h"), rate_limit("1/h")], name="dispatch")
+        decorate_again = method_decorator(rate_limit("3/h"), name="dispatch")
+
+        async def async_get(self: View, request: HttpRequest) -> HttpResponse:
+            return HttpResponse()
+
+        for name in ("First", "Second"):
+            method: Any = async_get if is_async else lambda self, request: HttpResponse()
+            view: Any = decorate_again(decorate(type(name, (View,), {"get": method}))).as_view()
+            view = async_to_sync(view) if is_async else view
+            found = [view(FACTORY.get("/")) for _ in range(2)]
+            assert [answer.status_code for answer in found] == [200, 429]
+            labels = {f"{name}.dispatch": 3, f"{name}.dispatch-2": 2, f"{name}.dispatch-3": 1}
+            assert {label: one["q"] for label, one in fields(found[0])[0].items()} == labels
+            assert all(any(f"rate:{__name__}.{label}:ip" in key for key in all_keys()) for label in labels)
+
     def test_several_limits(self) -> None:
         """The inner one doesn't count what the outer one refuses. Fields are lists of all limits."""
         seen: list[int] = []
@@ -189,12 +213,18 @@ class TestDecorator:
         assert cheap.rate_limit.remaining == 5
         impossible = view(FACTORY.get("/", dict.fromkeys("abcdef", "1")))
         assert (impossible.status_code, impossible["Retry-After"]) == (429, "3600")
+        for error, cost, text in ((InvalidArgument, -1, "returned -1"), (TypeError, "1", "not str")):
+            with pytest.raises(error, match=rf"The cost function .+{text}"):
+                ask(rate_limit("5/h", cost=lambda request, cost=cost: cost)(ok))  # type: ignore[misc]
 
     @pytest.mark.parametrize(
         ("error", "options"),
         [
             (InvalidArgument, {"rate": "many"}),
             (TypeError, {"rate": ["5/m", 5]}),
+            *((InvalidArgument, {"cost": cost}) for cost in (-1, 6)),
+            (InvalidArgument, {"cost": 3, "burst": 2}),
+            (TypeError, {"cost": "1"}),
             *((InvalidArgument, {"key": key}) for key in ("users", "header:", "cookie:a", [])),
             *((TypeError, {"key": key}) for key in ([5], async_ok)),
             (TypeError, {"methods": "POST"}),
@@ -283,6 +313,9 @@ class TestKeys:
             ("get:q", get(q="a" * 999 + "b"), get(q="a" * 999 + "c"), False),
             ("post:username", post(username="ann"), post(username=" \uff21NN", address="2.2.2.2"), True),
             ("post:username", post(username="ann"), post(username="bob"), False),
+            ("post:username", post(username="ann"), post("2.2.2.2", username=" " * 1001 + "Ann"), True),
+            ("get:q", get(q="a" * 1001 + "b"), get(q="a" * 1001 + "c"), False),
+            ("get:q", get(q="a" * 1001), get(q="A" * 1001 + " ", address="2.2.2.2"), True),
             # what is missing or empty counts by address, whatever is missing
             ("post:username", post(), post(username=" "), True),
             ("post:username", post(), post(address="2.2.2.2"), False),
@@ -301,6 +334,50 @@ class TestKeys:
     )  # fmt: skip
     def test_values(self, key: Any, first: HttpRequest, second: HttpRequest, expected: bool) -> None:
         assert same(key, first, second) is expected
+
+    def test_large_bodies_are_not_parsed(self, settings: Settings) -> None:
+        """They count by address, unless something has parsed them."""
+        settings.DATA_UPLOAD_MAX_MEMORY_SIZE = 400
+        large = [
+            post(address, username="ann", more="x" * 400) for address in ("1.1.1.1", "2.2.2.2", "3.3.3.3")
+        ]
+        assert not same("post:username", post(username="ann"), large[0])
+        assert not hasattr(large[0], "_post")
+        settings.DATA_UPLOAD_MAX_MEMORY_SIZE = None
+        assert large[1].POST
+        settings.DATA_UPLOAD_MAX_MEMORY_SIZE = 400
+        assert same("post:username", post(username="ann"), large[1])
+        settings.DATA_UPLOAD_MAX_MEMORY_SIZE = None
+        assert same("post:username", post(username="ann"), large[2])
+
+    def test_interrupted_bodies_count_by_address(self) -> None:
+        def interrupted(request: HttpRequest) -> HttpRequest:
+            def read(*args: Any) -> bytes:
+                raise OSError("the client is gone")
+
+            request._stream = mock.Mock(spec=["read"], read=read)  # type: ignore[attr-defined]
+            return request
+
+        assert not same("post:username", post(username="ann"), interrupted(post(username="ann")))
+        view = async_to_sync(rate_limit("1/h", "post:username", name="gone")(async_ok))
+        requests = [interrupted(ASYNC_FACTORY.post("/", {"username": "ann"})) for _ in range(2)]  # type: ignore[arg-type]
+        assert [view(request).status_code for request in requests] == [200, 429]
+
+    def test_async_views_parse_bodies_in_threads(self) -> None:
+        """The event loop can't wait for that."""
+        request: Any = ASYNC_FACTORY.post("/", {"username": "ann"})
+        threads = []
+        load = request._load_post_and_files
+        request._load_post_and_files = lambda: (threads.append(threading.get_ident()), load())
+
+        async def ask_and_return_thread() -> int:
+            answer: Any = await rate_limit("1/h", "post:username", name="large")(async_ok)(request)
+            assert answer.status_code == 200
+            return threading.get_ident()
+
+        loop = asyncio.run(ask_and_return_thread())
+        assert len(threads) == 1 and threads[0] != loop
+        assert RateLimit("large", "1/h").reset("post:username:ann")
 
     def test_key_functions_return_text(self) -> None:
         with pytest.raises(TypeError, match="must return a str or None, not int"):
@@ -367,10 +444,27 @@ class TestAddresses:
         assert not same("ip", get(address="2001:db8::1"), get(address="2001:db8:0:1::1"))
         assert same("ip", get(address="::ffff:1.1.1.1"), get(address="1.1.1.1"))
 
+    def test_translated_ipv4_addresses(self) -> None:
+        """Otherwise all clients behind NAT64 would count as one."""
+        assert same("ip", get(address="64:ff9b::101:101"), get(address="1.1.1.1"))
+        assert not same("ip", get(address="64:ff9b::101:101"), get(address="64:ff9b::202:202"))
+
+    def test_addresses_in_headers_of_providers(self) -> None:
+        def provided(request: HttpRequest) -> str | None:
+            return address_key(request.headers.get("CF-Connecting-IP"))
+
+        first, same_network, none, no_address = (
+            get({"CF-Connecting-IP": "2001:db8::1"}), get({"CF-Connecting-IP": "2001:db8::2"}), get(),
+            get({"CF-Connecting-IP": "9.9.9.9, 8.8.8.8"}),
+        )  # fmt: skip
+        assert same(provided, first, same_network)
+        assert provided(none) is provided(no_address) is None
+
     def test_unknown_addresses_count_together_and_are_reported_once(
-        self, caplog: pytest.LogCaptureFixture
+        self, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        assert same("ip", get({"X-Forwarded-For": "8.8.8.8"}, "-"), get({"X-Forwarded-For": "9.9.9.9"}, "-"))
+        monkeypatch.setattr(request_keys, "_is_reported", False)
+        assert same("ip", get(address="no address"), get({"X-Forwarded-For": "9.9.9.9"}, "none either"))
         assert [record.levelname for record in caplog.records] == ["WARNING"]
         assert "TRUSTED_PROXIES" in caplog.text
 
@@ -440,7 +534,7 @@ class TestOutage:
     @pytest.mark.one_server
     @pytest.mark.parametrize("how", ["stopped", "frozen"])
     def test_deadline(self, fragile: EmbeddedServer, connect: Connect, how: str) -> None:
-        """The first request waits for the deadline, those of the next moment don't; then it counts again."""
+        """The first requests wait for the deadline, those of the next moment don't; then it counts again."""
         connect(fragile)
         view = rate_limit("1/h", name="stopped")(ok)
         with unavailable(fragile, how):
@@ -448,6 +542,40 @@ class TestOutage:
             assert statuses(view, 30) == [200] * 30
             assert time.monotonic() - began < 5
         until(lambda: ask(view).status_code == 429)
+
+    @pytest.mark.parametrize("is_async", [False, True])
+    def test_single_failures_do_not_open_limits(self, is_async: bool) -> None:
+        """A call may fail because the process is busy. Three in succession pause limits of the same deadline,
+        until a reply."""
+        replies: list[bool] = []
+
+        def limited(**options: Any) -> Callable[[], int]:
+            limit = rate_limit("1/h", name="busy", **options)
+            view: Any = async_to_sync(limit(async_ok)) if is_async else limit(ok)
+            return lambda: int(view(FACTORY.get("/")).status_code)
+
+        def reply(limit: RateLimit, key: str, cost: int) -> Decision:
+            known = replies.pop(0)
+            return Decision(
+                allowed=not known,
+                remaining=0,
+                retry_after=1.0,
+                reset_after=1.0,
+                rate=limit.rates[0],
+                known=known,
+            )
+
+        async def areply(limit: RateLimit, key: str, cost: int) -> Decision:
+            return reply(limit, key, cost)
+
+        ask, other = limited(), limited(deadline=0.7)
+        with mock.patch.object(RateLimit, "take", reply), mock.patch.object(RateLimit, "atake", areply):
+            replies[:] = [False, False, True, False, False, True]
+            assert [ask() for _ in range(6)] == [200, 200, 429, 200, 200, 429]
+            replies[:] = [False, False, False, True]
+            assert [ask() for _ in range(9)] == [200] * 9
+            assert other() == 429
+            assert replies == []
 
 
 @rate_limit("1/h", "user")

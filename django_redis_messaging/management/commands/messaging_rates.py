@@ -16,6 +16,7 @@ from django.urls import get_resolver
 from ... import MessagingError, conf
 from ...core.encoding import current_prefix
 from ...services.rates.listing import RateUse, list_rates, reset_rate
+from ...web.limit_rules import declared_services
 from ..output import format_count, printable, table
 
 #: columns of the table
@@ -70,11 +71,12 @@ def _reset(using: str, prefix: str, name: str, key: str) -> str:
 def _listed(using: str, prefix: str, options: dict[str, Any]) -> str:
     if getattr(settings, "ROOT_URLCONF", None):
         get_resolver().url_patterns  # noqa: B018 - imports the views, which declare limits
+    declared = declared_services()
     number = 0
 
     def counted() -> Iterator[RateUse]:
         nonlocal number
-        for use in list_rates(using, prefix, options["name"], options["key"]):
+        for use in list_rates(using, prefix, options["name"], options["key"], declared=declared):
             if use.is_at_limit or not options["at_limit"]:
                 number += 1
                 yield use

@@ -76,14 +76,22 @@ class _Known(NamedTuple):
     capacities: dict[Rate, int]
 
 
-def list_rates(using: str, prefix: str, name: str | None = None, key: str | None = None) -> Iterator[RateUse]:
-    """The keys with uses that count, in no order: of all limits, or of this limit or key. Raises Unavailable,
-    InvalidArgument."""
+def list_rates(
+    using: str,
+    prefix: str,
+    name: str | None = None,
+    key: str | None = None,
+    *,
+    declared: Sequence[RateLimit] = (),
+) -> Iterator[RateUse]:
+    """The keys with uses that count, in no order: of all limits, or of this limit or key. `declared`: limits
+    that are known besides those that the process has used. Raises Unavailable, InvalidArgument."""
     for what, value in (("name", name), ("key", key)):
         if value is not None:
             checked(value, what)
     for found in batched(_find(using, prefix, name, key), PAGE):
-        yield from perform(using, _read_uses(using, found))
+        known = declared_limits() | {limit.name: limit for limit in declared}
+        yield from perform(using, _read_uses(using, known, found))
 
 
 def reset_rate(using: str, prefix: str, name: str, key: str) -> bool:
@@ -128,8 +136,7 @@ def _are_names(name: str, key: str) -> bool:
         return False
 
 
-def _read_uses(using: str, page: Sequence[_Found]) -> Steps[list[RateUse]]:
-    declared = declared_limits()
+def _read_uses(using: str, declared: Mapping[str, RateLimit], page: Sequence[_Found]) -> Steps[list[RateUse]]:
     known = [_known(using, declared, found) for found in page]
     replies = yield [
         _counting(found) if state is None else state.step for found, state in zip(page, known, strict=True)

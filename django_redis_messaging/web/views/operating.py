@@ -4,11 +4,12 @@ locks."""
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Literal
-from urllib.parse import urlencode
+from urllib.parse import quote, unquote, urlencode
 
 from django.http import HttpRequest, HttpResponse, QueryDict
 from django.shortcuts import redirect
@@ -35,6 +36,7 @@ from ...services.rates.rate_limit import declared_limits
 from ...services.rates.user_rates import RATES
 from .. import problems
 from ..base import MessagingPage
+from ..limit_rules import declared_services
 from ..problems import Answer, Problem
 
 logger = logging.getLogger(__name__)
@@ -43,6 +45,11 @@ logger = logging.getLogger(__name__)
 MAX_KEYS = 10_000
 #: maximum number of rows of a table
 MAX_ROWS = 200
+#: characters that hidden fields don't keep, and that of the encoding
+_CHANGED = re.compile(r"[%\r\n]")
+_NOT_USED = Answer(
+    404, "not_found", gettext_lazy("This key has no uses that count any more. Nothing was reset.")
+)
 _NOT_HELD = Answer(404, "not_found", gettext_lazy("Nobody holds this lock any more."))
 _OTHER_HOLDER = Answer(
     409, "changed", gettext_lazy("The lock has another holder by now. Nothing was released.")
@@ -181,17 +188,25 @@ class LimitsView(OperatingPage):
     tab = "limits"
 
     def get(self, request: HttpRequest) -> HttpResponse:
+        names = {*declared_limits(), *(limit.name for limit in declared_services())}
         context = {
             "page_title": _("Rate limits"),
             "tables": self.read(self.uses),
             "filters": filters(request.GET),
-            "names": sorted([*declared_limits(), *(OWN + action for action in RATES)]),
+            "names": sorted([*names, *(OWN + action for action in RATES)]),
         }
         return self.page(context)
 
     def uses(self) -> Table:
         """The keys with uses that count."""
-        found = list_rates(conf.alias(), current_prefix(), **filters(self.request.GET))
+        chosen = filters(self.request.GET)
+        found = list_rates(
+            conf.alias(),
+            current_prefix(),
+            chosen.get("name"),
+            chosen.get("key"),
+            declared=declared_services(),
+        )
         return Table(
             _("Keys"),
             [_("Limit"), _("Key"), _("Left"), _("Free again in"), _("All free in")],
@@ -215,7 +230,7 @@ class LimitsView(OperatingPage):
             None if use.reset_after is None else timedelta(seconds=use.reset_after),
         ]
         url = self.url("reset_limit") + query(self.request.GET)
-        button = Action(_("Reset"), printable(use.key), url, {"name": use.name, "key": use.key})
+        button = Action(_("Reset"), printable(use.key), url, hidden(name=use.name, key=use.key))
         return Row(values, button)
 
 
@@ -238,17 +253,28 @@ def query(given: QueryDict) -> str:
     return "?" + urlencode(filters(given)) if filters(given) else ""
 
 
+def hidden(**values: str) -> dict[str, str]:
+    """Hidden fields of forms, in which browsers would change line breaks: these are percent-encoded.
+
+    >>> hidden(name="100%", key="a\\nb: c")
+    {'name': '100%25', 'key': 'a%0Ab: c'}
+    """
+    return {what: _CHANGED.sub(lambda found: quote(found[0]), value) for what, value in values.items()}
+
+
 class ResetLimitView(OperatingPage):
     """Forgets what the `key` has used of the limit `name`. The filters of the page are in the URL."""
 
     def post(self, request: HttpRequest) -> HttpResponse:
-        name, key = request.POST.get("name", ""), request.POST.get("key", "")
+        name, key = (unquote(request.POST.get(what, "")) for what in ("name", "key"))
         self.count_use("change")
         was_used = reset_rate(conf.alias(), current_prefix(), name, key)
         if was_used:
             logger.info("User %r reset %r in the rate limit %r.", self.me, key, name)
         if self.wants_json:
             return self.done({"reset": was_used}, "limits")
+        if not was_used:
+            raise Problem(_NOT_USED)
         return redirect(self.url("limits") + query(request.GET))
 
 
@@ -289,7 +315,7 @@ class LocksView(OperatingPage):
         ]
         if info.holder is None:
             return Row(values)
-        data = {"name": lock.name, **({} if lock.key is None else {"key": lock.key})}
+        data = hidden(name=lock.name, **({} if lock.key is None else {"key": lock.key}))
         button = Action(_("Release…"), printable(lock.name), self.url("release_lock"), data, "get")
         return Row(values, button)
 
@@ -369,18 +395,14 @@ class ReleaseLockView(OperatingPage):
                 (_("Lease left"), to_cell(lease_left(info))),
                 (_("Waiting"), to_cell(info.waiting)),
             ],
-            "data": {
-                "name": lock.name,
-                "key": request.GET.get("key", ""),
-                "holder": info.holder,
-            },
+            "data": hidden(name=lock.name, key=unquote(request.GET.get("key", "")), holder=str(info.holder)),
         }
         return self.page(context)
 
     def post(self, request: HttpRequest) -> HttpResponse:
         self.count_use("change")
         lock, _info = self.held(request.POST)
-        holder = request.POST.get("holder", "")
+        holder = unquote(request.POST.get("holder", ""))
         if not lock.release_holder(holder):
             raise Problem(_OTHER_HOLDER)
         logger.warning("User %r released the lock %r, which %r held.", self.me, lock.name, holder)
@@ -388,7 +410,8 @@ class ReleaseLockView(OperatingPage):
 
     def held(self, given: QueryDict) -> tuple[Lock, LockInfo]:
         """The lock of these parameters. Raises the Problem if nobody holds it."""
-        lock = Lock(given.get("name", ""), key=given.get("key") or None)
+        name, key = (unquote(given.get(what, "")) for what in ("name", "key"))
+        lock = Lock(name, key=key or None)
         info = lock.info()
         # Without a fence, the key may be one of something else.
         if info.holder is None or not info.fence:
