@@ -291,9 +291,10 @@ class Fan(Many):
         return batched(self.resources, 1 if split else self.SIZE)
 
     def calls(self, *, split: bool) -> list[Command | Script]:
-        return [self._call(page) for page in self.pages(split=split)]
+        return [self.call(page) for page in self.pages(split=split)]
 
-    def _call(self, resources: Sequence[Resource]) -> Script:
+    def call(self, resources: Sequence[Resource]) -> Script:
+        """One call for these resources."""
         keys = [key for names, _ in resources for key in names]
         args = [arg for _, values in resources for arg in values]
         return Script(self.name, keys, [*self.args, *args], once=self.once)
@@ -321,8 +322,8 @@ class InOrder(Many):
         self.sent: list[Command | Script] = []
 
     def calls(self, *, split: bool) -> list[Command | Script]:
-        resources = self.resources[: self.number] if split else self.resources
-        self.sent = Fan(self.name, resources, self.args).calls(split=split)
+        fan = Fan(self.name, self.resources[: self.number], self.args)
+        self.sent = fan.calls(split=True) if split else [fan.call(self.resources)]
         return self.sent
 
     def sent_since(self, began: float) -> float:

@@ -25,6 +25,7 @@ from django_redis_messaging.core.connection import run_blocking
 from django_redis_messaging.core.operations import (
     Command,
     Fan,
+    InOrder,
     Script,
     Service,
     Steps,
@@ -325,6 +326,12 @@ class TestManyResources:
         assert await things.aadd_all(names) == [2 * n for n in wanted]
         # three calls each; the scripts of the first were not loaded yet
         assert count(admin, "commandstats", "evalsha") == 6
+
+    def test_a_single_server_gets_those_in_order_in_one_call(self, things: Things) -> None:
+        """However many: the server can't keep an order between two calls."""
+        resources = [([things.key(str(at))], []) for at in range(Fan.SIZE + 1)]
+        step = InOrder("thing_add_all", resources, [1], number=1)
+        assert (len(step.calls(split=False)), len(step.calls(split=True))) == (1, 1)
 
     async def test_a_cluster_gets_one_call_for_each(self, connect: Connect, cluster_server: Server) -> None:
         things = connect(cluster_server)

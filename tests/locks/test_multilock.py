@@ -26,7 +26,7 @@ from django_redis_messaging.services.locks.lock import LockKeys
 
 from ..conftest import Call
 from ..support.leases import join, lose, renewed, until_async, waiters
-from ..support.server import DEADLINE, all_keys, reply_to, server, snapshot, steps, until
+from ..support.server import DEADLINE, all_keys, finish, reply_to, server, snapshot, steps, until
 
 #: seconds; longer than any test
 LONG = 1000
@@ -127,6 +127,38 @@ class TestHolding:
             assert woken, f"not by {lock.name}"
             step = body.send(woken)
         body.close()
+
+    def test_it_polls_often_only_while_it_holds_some(self) -> None:
+        for names, busy, is_often in (("ab", "a", False), ("cd", "d", True)):
+            both = MultiLock([*names], timeout=0.1)
+            with Lock(busy, timeout=LONG):
+                body = steps(both._acquire, both._attempts(True, None))
+                step = next(body)
+                while not isinstance(step, Listen):
+                    step = body.send(reply_to(step))
+                assert (step.seconds < 0.1) is is_often
+                body.close()
+
+    @pytest.mark.parametrize("is_taken", [False, True])
+    def test_after_a_late_reply_all_leases_are_restarted(
+        self, is_taken: bool, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """On a Cluster: the retries of one call may last longer than the leases that the others began."""
+        delay = 0.0
+        monkeypatch.setattr(multilock, "monotonic", lambda: time.monotonic() + delay)
+        both = MultiLock(["a", "b"], timeout=LONG)
+        body = steps(both._acquire, both._attempts(False, None))
+        step = body.send(reply_to(next(body)))
+        reply = reply_to(step)
+        assert len(reply) == 2
+        delay = LONG
+        lose(Lock("a"))
+        assert not is_taken or Lock("a").acquire()
+        fences = finish(body, body.send(reply))
+        assert held(*"ab") == [True, not is_taken]
+        assert [fence > old for fence, old in zip(fences, reply, strict=False)] == (
+            [] if is_taken else [True, False]
+        )
 
     async def test_extensions(self, call: Call) -> None:
         both = MultiLock(["a", "b"], timeout=10)

@@ -23,7 +23,8 @@ logger = logging.getLogger(__name__)
 
 #: maximum number of locks that are held together
 MAX_LOCKS = 100
-#: part of the lease after which a waiting client polls at the latest: a poll extends the leases that it has
+#: part of the lease after which a client polls at the latest while it holds some of the locks: a poll extends
+#: their leases
 KEPT = 1 / 3
 
 
@@ -192,13 +193,17 @@ class MultiLock(Leasable):
     def _acquire(self, attempts: list[Attempt]) -> Steps[list[int]]:
         """Acquire all locks; returns their fences, or an empty list."""
         first, number, waited = attempts[0], 1, 0
-        stream, since, is_woken = "", 0, False
+        stream, since, is_woken, is_repeat = "", 0, False, False
         while True:
             is_last = first.wait == 0 or monotonic() >= first.ends
             reply = yield from self._poll(attempts, number, 0 if is_last else MAX_WAITING, waited)
             held = next((at for at, item in enumerate(reply) if not is_fence(item)), len(reply))
             if held == len(self._locks):
-                return reply
+                if is_repeat or monotonic() - first.sent_at <= self._lease / 1000 * KEPT:
+                    return reply
+                # the reply was late, as after retries of one call: the other leases began with their calls
+                waited, is_repeat = 1, True
+                continue
             if held == len(reply):  # on a Cluster: all that were sent
                 number = held + 1
                 continue
@@ -212,8 +217,9 @@ class MultiLock(Leasable):
             before, stream = stream, self._locks[held]._keys.wake(place)
             # as before, so that a read that is pending can be taken over
             since = now if is_woken or stream != before else since
-            number, waited = held + 1, 1
-            seconds = min(pause / 1000, self._lease / 1000 * KEPT, first.ends - monotonic())
+            number, waited, is_repeat = held + 1, 1, False
+            seconds = min(pause / 1000, first.ends - monotonic())
+            seconds = min(seconds, self._lease / 1000 * KEPT) if held else seconds
             listen = Listen(stream, since, seconds=seconds, match=first.token)
             is_woken = seconds > 0 and (yield listen) is not None
 
