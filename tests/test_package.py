@@ -740,7 +740,6 @@ CALLED_FROM_ELSEWHERE = {
 BUILT_ON = {
     ("chats", "users"): "joining a chat writes the user's index of chats",
     ("expiries", "jobs"): "a timer is a job",
-    ("rwlocks", "semaphores"): "the clients that wait for either poll in the same way",
     ("tasks", "jobs"): "a periodic task is pushed as a job",
 }
 

@@ -17,20 +17,23 @@ from typing import Any
 import pytest
 
 from django_redis_messaging import (
+    LeaseLost,
     LimitExceeded,
     LockError,
     LockNotOwnedError,
     ReadLock,
     ReadWriteLock,
+    Unavailable,
     WriteLock,
     conf,
 )
+from django_redis_messaging.services.common import leases
 from django_redis_messaging.services.locks.lock import Attempt, Holding
 from django_redis_messaging.services.rwlocks import rwlock
 from django_redis_messaging.services.rwlocks.rwlock import ReadWriteLockKeys
 
 from ..conftest import Call
-from ..support.leases import pause, until_async
+from ..support.leases import pause, renewed, until_async
 from ..support.scripts import Planting
 from ..support.server import DEADLINE, all_keys, reply_to, server, steps, until
 
@@ -163,6 +166,24 @@ class TestSides:
             assert not side("write").acquire(blocking_timeout=3 * SHORT)
             assert reader.owned()
             assert other.owned()
+
+    @pytest.mark.timing
+    async def test_extensions_count_while_renewals_fail(
+        self, call: Call, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def fail(*_: object) -> None:
+            raise Unavailable("away")
+
+        monkeypatch.setattr(leases, "perform_renewal", fail)
+        lost = list[LeaseLost]()
+        lock = side("read", timeout=3 * SHORT, renew=True, on_lost=lost.append)
+        assert await call(lock, "acquire")
+        ends = time.monotonic() + 6 * SHORT
+        while time.monotonic() < ends:
+            await call(lock, "extend")
+            await asyncio.sleep(SHORT / 10)
+        assert not lost and renewed("catalogue")
+        await call(lock, "release")
 
 
 class TestInfo:
@@ -312,6 +333,12 @@ class TestLimits:
         assert server().zcount(keys().holders, "-inf", 0) == 1000
         assert server().zcount(keys().holders, 1, 10_000) == 0
         assert server().hlen(keys().grants) == 1504
+
+    async def test_a_grant_removes_at_most_five_hundred_of_them(self, call: Call) -> None:
+        """Thousands of readers may have released it since the previous grant."""
+        server().zadd(keys().holders, {f"released {number}": number - 2**52 for number in range(3000)})
+        assert await call(side("read"), "acquire")
+        assert server().zcount(keys().holders, "-inf", 0) == 2500
 
 
 class TestExpiry:

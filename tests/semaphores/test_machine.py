@@ -244,9 +244,11 @@ PLANTS: Plants = {
         "the last comes first": ("digits(math.max(now,", "digits(1e16 - math.max(now,"),
         "the gate stays open": ("if admitted >= tonumber(ticket) then", "if false then"),
     },
-    "semaphores/_semaphores": {
+    "common/_polls": {
         "the dead hold permits": ("set, now + 1, '+inf'", "set, 1, '+inf'"),
         "the released hold permits": ("set, now + 1, '+inf'", "set, '-inf', '+inf'"),
+    },
+    "semaphores/_semaphores": {
         "the dead stay in line": ("if #dead > 0 then", "if false then"),
         "only the first is woken": ("line, free - 1, free - 1,", "line, 0, 0,"),
         "few are not woken": ("redis.call('ZRANGE', line, -1, -1, 'WITHSCORES')", "{}"),

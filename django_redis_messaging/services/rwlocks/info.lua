@@ -1,8 +1,8 @@
 -- Reads the state of a read-write lock.
 --
 -- uses _rwlocks.lua
+-- uses common/_polls.lua
 -- uses common/_time.lua
--- uses semaphores/_semaphores.lua
 -- reads only
 --
 -- KEYS  1-6 read-write lock (_rwlocks.lua)

@@ -1,9 +1,9 @@
 -- Releases a read-write lock, and wakes the next waiting clients. A caller that doesn't hold it leaves the queue.
 --
 -- uses _rwlocks.lua
+-- uses common/_polls.lua
 -- uses common/_time.lua
 -- uses common/_writes.lua
--- uses semaphores/_semaphores.lua
 --
 -- KEYS  1 holders
 -- KEYS  2 grants
@@ -15,6 +15,7 @@
 -- Returns 1, also to a repeat; or 0 if the caller doesn't hold the lock: its lease had expired, or it was in the queue
 local holders, grants, readers, writers, alive, gate = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local token = ARGV[1]
+local RELEASED = -2 ^ 52 -- added to the time of a release (µs)
 local now, ends = microseconds(), tonumber(redis.call('ZSCORE', holders, token) or 0)
 if ends < 0 then -- a repeat: it has been released
   return 1

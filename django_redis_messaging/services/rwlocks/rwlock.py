@@ -57,7 +57,8 @@ class ReadWriteLockKeys:
     @functools.cached_property
     def holders(self) -> str:
         """ZSET token → µs at which the lease of this holder ends; negative if it was released. Expires at
-        least a day after the last lease. A grant leaves at most some thousand ended and released ones."""
+        least a day after the last lease. Grants remove the ended ones and all but the
+        latest thousand released ones, up to 500 of each at a time."""
         return self.tag + ":holders"
 
     @functools.cached_property
@@ -220,8 +221,12 @@ class Side(Leasable):
         Raises LockError if this thread or task has not acquired it, LockNotOwnedError if the lease has
         expired.
         """
-        if not (yield self._extension(self._held_token(self._holding, "extend"))):
+        holding = self._holding
+        script, began = self._extension(self._held_token(holding, "extend")), monotonic()
+        if not (yield script):
             raise self._lease_lost("extend")
+        if holding.renewal is not None:
+            holding.renewal.change_end(script.sent_since(began) + self._options.lease / 1000)
 
     aextend = asynchronous(extend)
 

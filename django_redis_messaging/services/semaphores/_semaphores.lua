@@ -21,24 +21,10 @@ end
 local RELEASED = -2 ^ 52 -- added to the time of a release (µs)
 local RELEASE_TTL = 60000 -- ms for which a release is remembered at least, unless 1000 others follow it
 
--- How many permits are held; also how many clients wait, since both sets have the time of expiry as the score.
-local function count_active(set, now)
-  return redis.call('ZCOUNT', set, now + 1, '+inf')
-end
-
 -- Keeps the permits for longer than a lease that begins now (ms), and a release for long enough to be repeated.
 local function keep_permits(holders, lease)
   if redis.call('PTTL', holders) <= lease + RELEASE_TTL then
     redis.call('PEXPIRE', holders, 2 * lease + RELEASE_TTL + 1)
-  end
-end
-
--- Lets no client count as alive for longer than `ttl` (ms) from now, as many would after the clock was set back.
--- Callers have written before.
-local function limit_waiters(waiting, now, ttl)
-  local latest = digits(now + ttl * 1000)
-  for _, token in ipairs(redis.call('ZRANGEBYSCORE', waiting, '(' .. latest, '+inf', 'LIMIT', 0, 500)) do
-    redis.call('ZADD', waiting, latest, token)
   end
 end
 
@@ -49,12 +35,6 @@ local function remove_dead_waiters(line, waiting, now)
     redis.call('ZREM', line, unpack(dead))
     redis.call('ZREM', waiting, unpack(dead))
   end
-end
-
--- The highest ticket that the gate is open for; 0 if it is closed.
-local function admitted_ticket(gate)
-  local newest = redis.call('XREVRANGE', gate, '+', '-', 'COUNT', 1)[1]
-  return newest and tonumber(string.match(newest[1], '^%d+')) or 0
 end
 
 -- Opens the gate for the first `free` clients in the queue, unless it is open for them: `admitted` is the highest

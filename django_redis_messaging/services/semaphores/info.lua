@@ -1,6 +1,7 @@
 -- Reads the state of a semaphore, and lists permits and waiting clients.
 --
 -- uses _semaphores.lua
+-- uses common/_polls.lua
 -- uses common/_time.lua
 -- reads only
 --

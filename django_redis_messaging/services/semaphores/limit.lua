@@ -1,6 +1,7 @@
 -- Sets the number of permits, and wakes the waiting clients that may take one now.
 --
 -- uses _semaphores.lua
+-- uses common/_polls.lua
 -- uses common/_time.lua
 --
 -- KEYS  1-5 semaphore (_semaphores.lua)

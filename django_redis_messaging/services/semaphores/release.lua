@@ -1,6 +1,7 @@
 -- Releases a permit, and wakes the next waiting client. A caller without a permit leaves the queue.
 --
 -- uses _semaphores.lua
+-- uses common/_polls.lua
 -- uses common/_time.lua
 --
 -- KEYS  1 holders
