@@ -16,7 +16,7 @@ from django.test import Client, RequestFactory
 from django.urls import URLPattern, reverse
 from pytest_django import DjangoAssertNumQueries, Settings
 
-from django_redis_messaging import Chat, ConfigurationError, Lock
+from django_redis_messaging import Chat, ConfigurationError, Lock, RateLimit
 from django_redis_messaging.services.directories import Directory
 from django_redis_messaging.urls import urlpatterns
 from django_redis_messaging.web import identity, views
@@ -142,6 +142,8 @@ def ask(room: Room, role: str, name: str, method: str, *, json: bool, chat_id: s
             room.chat.join(third, by=owner)
     if name == "release_lock":
         Lock("nightly").acquire(blocking=False, token="the holder")
+    if name == "reset_limit":
+        RateLimit("login", "5/m").take("ann")
     stand_ins = {
         "OTHER_USER": owner if role == "former" else third, "OTHER_MEMBER": third, "HOLDER": "the holder",
     }  # fmt: skip
