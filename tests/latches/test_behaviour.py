@@ -167,6 +167,15 @@ class TestWaiting:
         with pytest.raises(LatchError, match=r"has expired \(0\.2 s"):
             await call(parts(ttl=0.2), "wait_until_open")
 
+    def test_waiting_ends_although_the_latch_was_created_anew(self) -> None:
+        """After it had expired."""
+        body = steps(parts().wait_until_open)
+        body.send(reply_to(next(body)))
+        server().delete(keys().state)
+        parts(7).count_down()
+        with pytest.raises(LatchError, match="has expired"):
+            body.send(reply_to(body.send(None)))
+
 
 class TestRounds:
     async def test_rounds(self, call: Call) -> None:

@@ -25,6 +25,8 @@ class LatchMachine(Machine):
     def begin(self) -> None:
         self.keys = LatchKeys(conf.prefix(), self.name)
         self.count = self.remaining = self.round = 0  # of the stored round; 0: none is stored
+        #: the round with which the stored latch was created
+        self.created = 0
         #: the latest round that has opened
         self.opened = 0
         #: request id → remaining count, in this round
@@ -73,6 +75,7 @@ class LatchMachine(Machine):
     @rule(own=counts, count=st.one_of(st.none(), counts), times=times)
     def reset(self, own: int, count: int | None, times: int) -> None:
         number = self.send(self.latch(own).reset, count, times=times)
+        self.created = self.created if self.round else number
         self.count = count or self.count or own
         self.begin_round(number)
 
@@ -109,7 +112,7 @@ class LatchMachine(Machine):
         """A client was woken, or its pause is over."""
         body, listen, number = client = one(self.waiting, at)
         self.waiting.remove(client)
-        gone = number in self.deleted or not self.round
+        gone = not self.round or number < self.created
         try:
             passed = self.proceed(body, reply_to(body.send(None)))
         except LatchError:
@@ -176,7 +179,8 @@ class LatchMachine(Machine):
     def store_if_new(self, count: int) -> None:
         if not self.round:
             self.count = count
-            self.begin_round(self.latch().info().round)
+            self.created = self.latch().info().round
+            self.begin_round(self.created)
 
     def begin_round(self, number: int) -> None:
         assert number > max(self.rounds, default=0)
@@ -220,8 +224,11 @@ PLANTS: Plants = {
             "math.max(opened, state and",
             "math.max(0, state and",
         ),
-        "a client waits for a deleted latch": ("number < round and round or -1", "round or -1"),
-        "a client waits for an expired latch": ("return state and state.round >= round and", "return"),
+        "a client waits for a latch that was created anew": ("state.created <= round and ", ""),
+        "a client waits for an expired latch": (
+            "return state and state.created <= round and state.round >= round and",
+            "return",
+        ),
     },
     "latches/reset": {
         "a repeated reset begins a round": ("if answer then", "if false then"),
@@ -241,6 +248,7 @@ PLANTS: Plants = {
             "local number, opened = latest_opening(latch.opening)",
             "local number, opened = latest_opening(latch.opening), 0",
         ),
+        "a reset creates the latch anew": ("previous and previous.created or round", "round"),
         "request ids outlive their round": ("redis.call('UNLINK', latch.counted)", ""),
     },
 }

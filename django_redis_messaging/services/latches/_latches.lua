@@ -1,6 +1,6 @@
 -- Latches. `state` holds the fields of the present round: `round`, a number that grows with each round (the time of its
 -- beginning in µs, or the previous round plus 1); `count`, the events that open it; `remaining`, those of them that are
--- missing; `opened`, the latest round that has opened, or 0.
+-- missing; `opened`, the latest round that has opened, or 0; `created`, the round with which the latch was created.
 --
 -- Clients that wait since round 5 read the stream `opening` from this number on. Its one entry is the latest opening,
 -- with the round as its id, or the deletion of the latch, with a later id. `opened` of the entry is that of the state
@@ -17,13 +17,14 @@ end
 
 -- The fields of the state as numbers; nil without one.
 local function read_state(key)
-  local fields = redis.call('HMGET', key, 'round', 'count', 'remaining', 'opened')
+  local fields = redis.call('HMGET', key, 'round', 'count', 'remaining', 'opened', 'created')
   if fields[1] then
     return {
       round = tonumber(fields[1]),
       count = tonumber(fields[2]),
       remaining = tonumber(fields[3]),
       opened = tonumber(fields[4]),
+      created = tonumber(fields[5]),
     }
   end
 end
@@ -43,11 +44,12 @@ local function begin_round(latch, previous, count)
   if previous then
     number, opened = math.max(number, previous.round), previous.opened
   end
-  local state = {round = math.max(microseconds(), number + 1), count = count, remaining = count, opened = opened}
+  local round = math.max(microseconds(), number + 1)
+  local created = previous and previous.created or round
+  local state = {round = round, count = count, remaining = count, opened = opened, created = created}
   redis.call('UNLINK', latch.counted)
-  redis.call(
-    'HSET', latch.state, 'round', digits(state.round), 'count', count, 'remaining', count, 'opened', digits(opened)
-  )
+  redis.call('HSET', latch.state, 'round', digits(round), 'created', digits(created))
+  redis.call('HSET', latch.state, 'count', count, 'remaining', count, 'opened', digits(opened))
   return state
 end
 

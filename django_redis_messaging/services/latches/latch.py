@@ -30,8 +30,8 @@ class LatchKeys:
 
     @property
     def state(self) -> str:
-        """HASH of the present round: its number, the count, the remaining count, and the latest round that
-        has opened. Expires `ttl` after the last change."""
+        """HASH of the present round: its number, the count, the remaining count, the latest round that has
+        opened, and the round with which the latch was created. Expires `ttl` after the last change."""
         return self.tag + ":state"
 
     @property
@@ -131,8 +131,8 @@ class Latch(Service):
         >>> Latch("nightly", 1).wait_until_open(timeout=0)
         False
 
-        Raises LatchError if the latch expires, is deleted or is lost while it waits; Unavailable or
-        OutcomeUnknown, after which it can be repeated.
+        Raises LatchError if the latch expires, is deleted or is lost while it waits, even if another client
+        has created it anew; Unavailable or OutcomeUnknown, after which it can be repeated.
         """
         ends = monotonic() + (math.inf if timeout is None else milliseconds(timeout, "timeout") / 1000)
         number = yield from self._poll(0)

@@ -22,10 +22,9 @@ end
 if round == 0 then
   return state.remaining == 0 and 0 or state.round
 end
-local number, opened = latest_opening(latch.opening)
+local _, opened = latest_opening(latch.opening)
 if math.max(opened, state and state.opened or 0) >= round then
   return 0
 end
--- A later entry is a deletion, after which the latch may have been created anew. A smaller round began after Redis lost
--- the latch and its clock was set back.
-return state and state.round >= round and number < round and round or -1
+-- It may have been created anew since. A smaller round began after Redis lost the latch and its clock was set back.
+return state and state.created <= round and state.round >= round and round or -1
