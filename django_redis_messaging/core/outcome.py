@@ -18,9 +18,9 @@ import re
 import ssl
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import Context, ContextVar, copy_context
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from redis import exceptions as driver
 from redis.exceptions import RedisError
@@ -29,6 +29,7 @@ from .. import conf
 from ..errors import ConfigurationError, InvalidArgument, MessagingError, OutcomeUnknown, Unavailable
 from .commands import Words
 
+T = TypeVar("T")
 #: seconds: minimum time to wait for a reply, even of the last attempt before the deadline
 MIN_READING_TIME = 0.1
 #: the end of the innermost block of `deadline`; monotonic
@@ -51,11 +52,8 @@ def deadline(seconds: float) -> Iterator[None]:
     if not seconds > 0:
         raise InvalidArgument(f"seconds must be greater than 0, not {seconds!r}.")
     ends, outer = time.monotonic() + seconds, _ends.get()
-    before = _ends.set(ends if outer is None else min(ends, outer))
-    try:
+    with _setting(_ends, ends if outer is None else min(ends, outer)):
         yield
-    finally:
-        _ends.reset(before)
 
 
 def without_deadline() -> Context:
@@ -68,11 +66,19 @@ def without_deadline() -> Context:
 @contextmanager
 def no_retries_when(condition: Callable[[], bool]) -> Iterator[None]:
     """Steps sent in this block are not retried while `condition` is true, even before their deadline."""
-    before = _is_cancelled.set(condition)
+    with _setting(_is_cancelled, condition):
+        yield
+
+
+@contextmanager
+def _setting(variable: ContextVar[T], value: T) -> Iterator[None]:
+    before = variable.set(value)
     try:
         yield
     finally:
-        _is_cancelled.reset(before)
+        # A coroutine that is collected is closed in another context, in which nothing was set.
+        with suppress(ValueError):
+            variable.reset(before)
 
 
 def seconds_allowed(began: float) -> float:

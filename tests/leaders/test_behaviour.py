@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from collections.abc import Iterator
@@ -19,12 +20,13 @@ from django_redis_messaging import (
     LockError,
     Term,
     Unavailable,
+    deadline,
 )
 from django_redis_messaging.services.locks import leader as leaders
 
 from ..conftest import Call
 from ..support.leaders import Candidate
-from ..support.leases import lose
+from ..support.leases import lose, renewed, until_async
 from ..support.server import DEADLINE, until
 
 pytestmark = pytest.mark.usefixtures("closing")
@@ -67,14 +69,55 @@ class TestRun:
             await call(importer(), "run", fail)
         assert await call(importer(), "run", lambda term: 1) == 1
 
+    async def test_an_interrupt_before_the_call_hands_over(
+        self, call: Call, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        interrupts = [KeyboardInterrupt()]
+
+        class Interrupted(Term):
+            def __init__(self, *args: Any) -> None:
+                super().__init__(*args)
+                if interrupts:
+                    raise interrupts.pop()
+
+        monkeypatch.setattr(leaders, "Term", Interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            await call(importer(), "run", lambda term: 1)
+        assert (await call(importer(), "info")).holder is None
+
+    @pytest.mark.parametrize("leads", [True, False])
+    async def test_a_coroutine_can_be_closed(self, leads: bool) -> None:
+        """As when it is collected: from another context. Its lease ends, or its place in the queue does."""
+        assert leads or await Lock("leader:importer").aacquire()
+        terms = list[Term]()
+
+        async def lead(term: Term) -> None:
+            terms.append(term)
+            await asyncio.Event().wait()
+
+        coroutine = (leader := importer()).arun(lead)
+        task = asyncio.ensure_future(coroutine)
+        await until_async(lambda: terms if leads else leader.info().waiting)
+        coroutine.close()
+        assert renewed("leader:importer") == []
+        task.cancel()
+        with pytest.raises(RuntimeError, match="cannot reuse already awaited"):
+            await task
+
+    async def test_a_deadline_limits_the_wait(self, call: Call) -> None:
+        assert Lock("leader:importer").acquire()
+        with deadline(0.3), pytest.raises(Unavailable):
+            await call(importer(), "run", lambda term: 1)
+
     async def test_a_coroutine_function_needs_arun(self) -> None:
         async def lead(term: Term) -> int:
             return term.fence
 
         fence = await importer().arun(lead)
         assert fence == (await importer().ainfo()).fence
-        with pytest.raises(TypeError, match=r"pass it to arun\(\)"):
-            importer().run(lead)
+        for function in (lead, lambda term: lead(term)):
+            with pytest.raises(TypeError, match=r"pass it to arun\(\)"):
+                importer().run(function)
 
     def test_a_leader_can_not_wait_for_itself(self) -> None:
         with pytest.raises(LockError, match="not reentrant"):
@@ -179,9 +222,12 @@ class TestTerm:
         def lead(term: Term) -> list[bool]:
             before, now = term.is_set(), time.monotonic()
             monkeypatch.setattr(leaders, "monotonic", lambda: now + LONG)
-            return [before, term.is_set(), term.lost]
+            found = [before, term.is_set(), term.lost]
+            stop.set()
+            return found
 
-        assert importer().run(lead) == [False, True, True]
+        stop = threading.Event()
+        assert importer().run(lead, stop=stop) == [False, True, True]
 
     def test_a_term_stops_other_loops(self) -> None:
         """It has the method of their `stop`."""

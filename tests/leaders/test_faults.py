@@ -12,8 +12,9 @@ from multiprocessing.process import BaseProcess
 
 import pytest
 
-from django_redis_messaging import Leader, Lock, conf
+from django_redis_messaging import Leader, Lock, Term, conf
 from django_redis_messaging.devserver.server import EmbeddedServer
+from django_redis_messaging.services.locks.lock import LEAVE_DEADLINE
 
 from ..conftest import Call
 from ..support.child_processes import Stage
@@ -147,38 +148,59 @@ class TestOutages:
         candidate.leads()
         assert candidate.ends() == "done"
 
-    @pytest.mark.parametrize("seconds", [PATIENCE])
-    def test_a_candidate_stops_during_an_outage(self, candidate: Candidate, fragile: EmbeddedServer) -> None:
-        with unavailable(fragile, "stopped"):
-            pause(1.0)  # it retries a step meanwhile
+    @pytest.mark.parametrize(("how", "seconds", "allowed"), [("stopped", PATIENCE, 0), ("frozen", 8.0, 4.0)])
+    def test_a_candidate_stops_during_an_outage(
+        self, how: str, allowed: float, candidate: Candidate, fragile: EmbeddedServer
+    ) -> None:
+        """At once, or after the reply timeout of the request that is pending."""
+        with unavailable(fragile, how):
+            pause(1.0)  # it sends, or retries a step meanwhile
             began = time.monotonic()
             candidate.stop.set()
             assert candidate.result.result(PATIENCE) is None
-            assert time.monotonic() - began < SLACK
+            assert time.monotonic() - began < allowed + SLACK
 
     def test_a_leader_that_can_not_reach_redis_ends_before_its_lease_does(
         self, fragile: EmbeddedServer, connect: Connect
     ) -> None:
-        """Its result is returned, although the leadership could not be handed over."""
-        connect(fragile, COMMAND_DEADLINE=0.3)
-        stop, lost = threading.Event(), list[bool]()
-        stack = unavailable(fragile, "stopped")
+        """Its result is returned soon, although the leadership could not be handed over."""
+        connect(fragile, COMMAND_DEADLINE=PATIENCE)
+        stop, led, outage = threading.Event(), list[float](), unavailable(fragile, "stopped")
 
-        def lead(term: object) -> str:
-            began = time.monotonic()
-            stack.__enter__()
-            while not term.is_set():  # type: ignore[attr-defined]
+        def lead(term: Term) -> str:
+            outage.__enter__()
+            led.append(time.monotonic())
+            while not term.is_set():
                 time.sleep(0.01)
-            lost.append(time.monotonic() - began < 1.0 + SLACK)
+                led.append(time.monotonic())
             stop.set()
             return "done"
 
         try:
             assert importer(timeout=1.0).run(lead, stop=stop) == "done"
+            assert time.monotonic() - led[-1] < LEAVE_DEADLINE + SLACK
         finally:
-            stack.__exit__(None, None, None)
-        assert lost == [True]
+            outage.__exit__(None, None, None)
+        began, *_, last, _ = led  # at the last but one check, the term was not set
+        assert last < began + 1.0
         assert importer().run(lambda term: "again") == "again"
+
+    def test_a_leader_whose_lease_ends_during_an_outage_leads_again(
+        self,
+        fragile: EmbeddedServer,
+        connect: Connect,
+        pool: ThreadPoolExecutor,
+        call_style: str,
+        caplog: pytest.LogCaptureFixture,
+        until: Until,
+    ) -> None:
+        connect(fragile, COMMAND_DEADLINE=0.3)
+        leader = Candidate(pool, call_style, importer(timeout=1.0))
+        fence = leader.leads().fence
+        with unavailable(fragile):
+            until(lambda: "'leader:importer' was not released" in caplog.text)
+        assert leader.leads(2).fence > fence
+        assert leader.ends() == "done"
 
 
 async def test_a_leader_is_elected_when_memory_is_full(call: Call, fill: Callable[[], None]) -> None:

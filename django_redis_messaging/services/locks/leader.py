@@ -12,13 +12,13 @@ from typing import Any, Generic, TypeVar, cast
 from ...core.connection import run_blocking
 from ...core.encoding import name as checked
 from ...core.operations import Listen, Service, Steps
-from ...core.outcome import no_retries_when
+from ...core.outcome import deadline, no_retries_when, time_left
 from ...errors import ConfigurationError, InvalidArgument, LeaseLost, LockError, MessagingError
 from ..common.arguments import Duration, Stop
 from ..common.consuming import Loop, pause_after
-from ..common.leases import RenewedLease
+from ..common.leases import RenewedLease, new_token
 from ..common.waiters import Waiters
-from .lock import Attempt, Lock, LockInfo
+from .lock import LEAVE_DEADLINE, Attempt, Lock, LockInfo
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -65,11 +65,12 @@ class Leader(Service):
         was lost, this candidate waits for it anew, so `function` can be called several times.
 
         Once `stop` is set, a candidate leaves the queue, and the term of a leader is set; returns None if
-        `function` was not called. During an outage of Redis it retries. Raises LockError if this thread or
-        task leads already, ConfigurationError.
+        `function` was not called. During an outage of Redis it retries; in a block of `deadline`, until that
+        ends. Raises LockError if this thread or task leads already, Unavailable or OutcomeUnknown at the end
+        of such a block, ConfigurationError.
         """
         if inspect.iscoroutinefunction(function):
-            raise TypeError(f"{function!r} is a coroutine function: pass it to arun().")
+            raise needs_arun(function)
         campaign = Campaign(self._lock, function, stop, blocking=True)
         return campaign.run_blocking()
 
@@ -180,7 +181,11 @@ class Campaign(Loop, Generic[T]):
             raise TypeError(f"function must be callable, not {type(function).__name__}.")
         self._lock = copy.copy(lock)
         self._lock.stop = self.stop
+        # a coroutine may be closed outside its task
+        self._holding = self._lock._holding
         self._function = function
+        #: attempts to wait for the leadership that failed in succession
+        self._failures = 0
 
     def run_blocking(self) -> T | None:
         """Run the campaign in the blocking style."""
@@ -188,51 +193,75 @@ class Campaign(Loop, Generic[T]):
 
     async def run(self) -> T | None:
         """Wait for the leadership and lead, until the function has ended its term, or `stop` is set."""
-        failures, result = 0, None
-        while not self.stop.is_set():
-            try:
-                with no_retries_when(self.stop.is_set):
-                    await self.do(self._lock.acquire, self._lock.aacquire)
-            except Stopped:
-                break
-            except (ConfigurationError, InvalidArgument, LockError):
+        result, goes_on = None, True
+        while goes_on and not self.stop.is_set():
+            token = new_token().encode()
+            try:  # from before the acquire: after it, an interrupt can come at any time
+                if await self._acquire(token):
+                    result = await self._lead()
+            except GeneratorExit:
+                self._holding.forget(token)  # a closed coroutine can't await: the lease ends
                 raise
-            except MessagingError as error:
-                failures += 1
-                await self._pause(error, pause_after(failures))
-                continue
-            failures = 0
-            result, was_lost = await self._lead()
-            if not was_lost:
-                break
+            finally:
+                goes_on = not await self._hand_over(token)
         return result
 
-    async def _pause(self, error: MessagingError, seconds: float) -> None:
-        message = "Waiting for the lock %r failed, retrying in %.1f s: %s"
-        logger.warning(message, self._lock.name, seconds, error)
-        await self.pause(seconds)
-
-    async def _lead(self) -> tuple[T | None, bool]:
-        """Call the function for one term; returns its result, and whether the leadership was lost."""
-        holding = self._lock._holding
-        term = Term(holding.fence, cast(RenewedLease, holding.renewal), self.stop)
+    async def _acquire(self, token: bytes) -> bool:
+        """Wait for the leadership; returns False if `stop` is set, and after a failure and a pause."""
         try:
-            result = self._function(term) if not term.is_set() else None
-            if inspect.isawaitable(result):
-                result = await result
-        finally:
-            is_held = await self._hand_over()
-        return cast("T | None", result), not is_held
+            with no_retries_when(self.stop.is_set):
+                await self.do(self._lock.acquire, self._lock.aacquire, token=token)
+        except Stopped:
+            return False
+        except (ConfigurationError, InvalidArgument, LockError):
+            raise
+        except MessagingError as error:
+            self._failures += 1
+            seconds = pause_after(self._failures)
+            if time_left() <= seconds:
+                raise
+            message = "Waiting for the lock %r failed, retrying in %.1f s: %s"
+            logger.warning(message, self._lock.name, seconds, error)
+            await self.pause(seconds)
+            return False
+        self._failures = 0
+        return True
 
-    async def _hand_over(self) -> bool:
-        """Release the lock; returns False if it was lost before."""
-        holding = self._lock._holding
+    async def _lead(self) -> T | None:
+        """Call the function for one term; returns its result."""
+        term = self._term()
+        result = self._function(term) if not term.is_set() else None
+        if inspect.isawaitable(result):
+            if self._blocking:
+                if inspect.iscoroutine(result):
+                    result.close()
+                raise needs_arun(self._function)
+            result = await result
+        return cast("T | None", result)
+
+    def _term(self) -> Term:
+        return Term(self._holding.fence, cast(RenewedLease, self._holding.renewal), self.stop)
+
+    async def _hand_over(self, token: bytes) -> bool:
+        """Release the lock if it was acquired with this token; returns False if it was not, or was lost.
+        After its end, the lease is released, too: it may last for longer on the server."""
+        holding = self._holding
+        if holding.token != token:
+            return False
+        was_lost = self._term().lost
+        left = cast(RenewedLease, holding.renewal).valid_until - monotonic()
         try:
-            await self.do(self._lock.release, self._lock.arelease)
+            with deadline(max(left, LEAVE_DEADLINE)):
+                await self.do(self._lock.release, self._lock.arelease)
         except LockError:
             return False
         except MessagingError as error:
             # The lease ends soon. Without its token, a later campaign waits for that.
             holding.token = None
             logger.warning("The lock %r was not released: %s", self._lock.name, error)
-        return True
+        return not was_lost
+
+
+def needs_arun(function: object) -> TypeError:
+    """The error of `run` for a function that returns a coroutine."""
+    return TypeError(f"{function!r} returns an awaitable: pass it to arun().")
