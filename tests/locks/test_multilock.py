@@ -26,6 +26,7 @@ from django_redis_messaging.services.locks.lock import LockKeys
 
 from ..conftest import Call
 from ..support.leases import join, lose, renewed, until_async, waiters
+from ..support.round_trips import round_trips
 from ..support.server import DEADLINE, all_keys, finish, reply_to, server, snapshot, steps, until
 
 #: seconds; longer than any test
@@ -42,6 +43,20 @@ def held(*names: str) -> list[bool]:
 
 def waiting(name: str) -> int:
     return int(server().zcard(LockKeys(conf.prefix(), Lock(name).key).line))
+
+
+@pytest.mark.one_server
+@pytest.mark.parametrize("busy", ["a", "b", "c"])
+def test_one_call_acquires_all_or_none(busy: str) -> None:
+    """Nothing is left to release when one is busy."""
+    several = MultiLock(["a", "b", "c"], timeout=LONG)
+    with several:
+        pass  # the server has the scripts
+    assert round_trips(several.acquire) == 1
+    several.release()
+    with Lock(busy, timeout=LONG):
+        assert round_trips(lambda: several.acquire(blocking=False)) == 1
+        assert sum(held("a", "b", "c")) == 1
 
 
 class TestHolding:

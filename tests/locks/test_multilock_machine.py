@@ -318,12 +318,10 @@ PLANTS: Plants = {
     "locks/acquire_all": {
         "it waits for several": ("and at or nil\n", "and nil or nil\n"),
         "later ones are kept": ("    if caller.has_waited then", "    if false then"),
-        "it keeps some although it gives up": ("if busy and caller.max_waiting == 0 then", "if false then"),
         "none is released": ("redis.call('GET', keys[1]) == caller.token", "false"),
         "a queue is not left": ("    leave_queue(keys[3], keys[4], caller.token)\n", ""),
         "nobody is handed what it gives up": ("    free(keys)\n", "    redis.call('DEL', keys[1])\n"),
         "the keys of the first": ("(at - 1) * length + 1, at * length", "1, length"),
-        "it reports what it gave up": ("    items[at] = 0\n  end\nend\nreturn", "  end\nend\nreturn"),
     },
 }
 
