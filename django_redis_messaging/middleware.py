@@ -89,14 +89,15 @@ def check_rate_limits(**_: object) -> list[CheckMessage]:
 
 
 def _check_names(limits: Sequence[RequestLimit]) -> Iterator[CheckMessage]:
-    """Limits of one name count together, even if it is that of two views."""
+    """Limits of one name count together if their periods and algorithms are the same, even in two views."""
     counted: dict[str, set[object]] = {}
     for limit in limits:
         if limit.name:
             counted.setdefault(limit.name, set()).add((limit.rates, limit.algorithm, limit.burst))
     for name in sorted(name for name, kinds in counted.items() if len(kinds) > 1):
         yield Warning(
-            f"Rate limits with different rates have the same name: {name}. They count together.",
+            f"Rate limits with different rates have the same name: {name}. They count "
+            "together if their periods and algorithms are the same, else each by itself.",
             hint="Give each of them its own name=.",
             id="messaging.W027",
         )

@@ -11,7 +11,6 @@ from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address, ip_netw
 from typing import Any, cast
 
 from asgiref.sync import iscoroutinefunction, sync_to_async
-from django.conf import settings
 from django.http import HttpRequest, UnreadablePostError
 from django.utils.functional import LazyObject
 
@@ -128,9 +127,8 @@ def _post(request: HttpRequest, name: str) -> str | None:
 
 
 def _submitted_data(request: HttpRequest) -> object:
-    """The fields of the body; None if it is too large to be parsed for a limit, or the client is gone."""
-    if not _is_parsed(request) and _is_large(request):
-        return None
+    """The fields of the body; None if the client is gone. A body that Django refuses raises its error, which
+    is answered with 400: whatever the view could read is counted."""
     try:
         # a request of Django REST framework has parsed JSON, too
         return getattr(request, "data", None) or request.POST
@@ -141,12 +139,6 @@ def _submitted_data(request: HttpRequest) -> object:
 def _is_parsed(request: HttpRequest) -> bool:
     """Whether the view, or a middleware such as that against CSRF, has read `request.POST`."""
     return hasattr(request, "_post")
-
-
-def _is_large(request: HttpRequest) -> bool:
-    """Whether the body is larger than Django reads into memory: a view may refuse it, or stream it."""
-    limit, length = settings.DATA_UPLOAD_MAX_MEMORY_SIZE, request.META.get("CONTENT_LENGTH") or "0"
-    return limit is not None and length.isdecimal() and int(length) > limit
 
 
 def _get(request: HttpRequest, name: str) -> str | None:

@@ -63,7 +63,7 @@ class Command(BaseCommand):
 
 
 def _reset(using: str, prefix: str, name: str, key: str) -> str:
-    if not reset_rate(using, prefix, name, key):
+    if not reset_rate(using, prefix, name, key, declared=declared_services()):
         raise CommandError(f"{printable(key)} has used nothing of the rate limit {printable(name)}.")
     return f"Reset {printable(key)} in the rate limit {printable(name)}."
 

@@ -218,8 +218,11 @@ class Campaign(Loop, Generic[T]):
         except MessagingError as error:
             self._failures += 1
             seconds = pause_after(self._failures)
-            if time_left() <= seconds:
+            if self.stop.is_set():
+                return False
+            if time_left() <= 0:
                 raise
+            seconds = min(seconds, time_left())
             message = "Waiting for the lock %r failed, retrying in %.1f s: %s"
             logger.warning(message, self._lock.name, seconds, error)
             await self.pause(seconds)

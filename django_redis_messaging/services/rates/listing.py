@@ -17,7 +17,15 @@ from ...core.operations import Command, Script, Steps, perform
 from ...core.topology import literal_pattern
 from ...errors import InvalidArgument
 from ..common.scanning import scan_keys
-from .rate_limit import Rate, RateKeys, RateLimit, declared_limits, parse_decision, peek_script
+from .rate_limit import (
+    Rate,
+    RateKeys,
+    RateLimit,
+    declared_limits,
+    longest_period,
+    parse_decision,
+    peek_script,
+)
 from .user_rates import RATES, UserRate, rate_key
 
 #: keys whose states are read in a round trip
@@ -94,11 +102,16 @@ def list_rates(
         yield from perform(using, _read_uses(using, known, found))
 
 
-def reset_rate(using: str, prefix: str, name: str, key: str) -> bool:
-    """Forget what a key has used of a limit, whether this process knows it or not. Returns whether there was
-    anything."""
-    found = list(_find(using, prefix, checked(name, "name"), checked(key, "key")))
-    return perform(using, _reset([one.redis_key for one in found]))
+def reset_rate(using: str, prefix: str, name: str, key: str, *, declared: Sequence[RateLimit] = ()) -> bool:
+    """Forget what a key has used of a limit. Returns whether there was anything. Only if this process doesn't
+    know the limit, Redis is searched for keys. `declared`: as in `list_rates`."""
+    limits = (*declared_limits().values(), *declared)
+    periods = {0, *(longest_period(limit) for limit in limits if limit.name == name)}
+    keys = [RateKeys(prefix, checked(name, "name"), checked(key, "key"), period) for period in periods]
+    own = [rate_key(prefix, key, name.removeprefix(OWN))] if name.startswith(OWN) else []
+    if perform(using, _reset([keys[0].level, *(one.uses for one in keys), *own])):
+        return True
+    return perform(using, _reset([found.redis_key for found in _find(using, prefix, name, key)]))
 
 
 def _reset(keys: Sequence[str]) -> Steps[bool]:

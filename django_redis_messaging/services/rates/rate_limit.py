@@ -216,8 +216,7 @@ class RateLimit(Service):
         if deadline is not None:
             self._deadline = milliseconds(deadline, "deadline", minimum=1) / 1000
         self._limits = self._arguments(capacities)
-        #: ms
-        self._longest = round(self.rates[-1].period * 1000)
+        self._longest = longest_period(self)
         #: whether the latest call got a reply: an outage is logged once
         self._is_available = True
         if self.name not in _known:  # an object that is made for one call doesn't displace one that stays
@@ -388,6 +387,11 @@ def peek_script(limit: RateLimit, key: str, cost: int = 1) -> Script:
     if limit.algorithm == "gcra":
         return Script("rates/level_peek", [keys.level], args)
     return Script("rates/window_peek", [keys.uses], args)
+
+
+def longest_period(limit: RateLimit) -> int:
+    """The longest period of a limit: ms."""
+    return round(limit.rates[-1].period * 1000)
 
 
 def parse_decision(reply: Sequence[int], rates: Sequence[Rate]) -> Decision:

@@ -268,7 +268,8 @@ class ResetLimitView(OperatingPage):
     def post(self, request: HttpRequest) -> HttpResponse:
         name, key = (unquote(request.POST.get(what, "")) for what in ("name", "key"))
         self.count_use("change")
-        was_used = reset_rate(conf.alias(), current_prefix(), name, key)
+        with scan_budget(MAX_KEYS, conf.current().WEB_DEADLINE / 2):
+            was_used = reset_rate(conf.alias(), current_prefix(), name, key, declared=declared_services())
         if was_used:
             logger.info("User %r reset %r in the rate limit %r.", self.me, key, name)
         if self.wants_json:
