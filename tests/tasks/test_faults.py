@@ -562,7 +562,9 @@ class TestClientsWithoutRedis:
         assert {result.enqueued_at for result in results} == {None}
         if server_is == "stopped":
             logged = caplog.records[0].getMessage()
-            assert "100 calls of tests.tasks.jobs.noop were not enqueued" in logged
+            # "may not": the kernel still accepts a request for a server that was just killed
+            outcomes = ("were not enqueued", "may not have been enqueued")
+            assert any(f"100 calls of tests.tasks.jobs.noop {outcome}" in logged for outcome in outcomes)
             assert all(result.id in logged for result in results[:90])
             assert count_waiting() == 0
 
