@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Iterator
-from multiprocessing.process import BaseProcess
 
 import pytest
 import redis
@@ -18,7 +17,7 @@ from django_redis_messaging.services.locks.lock import LockKeys
 from ..conftest import Call
 from ..support import lock_processes
 from ..support.child_processes import Stage
-from ..support.faults import PATIENCE, SHARE, Cast, Connect, processes
+from ..support.faults import PATIENCE, SHARE, Cast, Connect, kill_process, start_process
 from ..support.leases import waiters
 from ..support.proxy import LossyProxy
 from ..support.pytest_hooks import LONG
@@ -104,12 +103,12 @@ class TestProcesses:
         """It holds the first lock, and waits for the second one."""
         busy = Lock("b", timeout=1000)
         assert busy.acquire()
-        process = self.start(lock_processes.wait_for_several, stage, ["a", "b"])
+        process = start_process(lock_processes.wait_for_several, stage, ["a", "b"])
         try:
             until(lambda: raw.zcard(line("b")) == 1)
             assert Lock("a").locked()
         finally:
-            self.kill(process)
+            kill_process(process)
         began = time.monotonic()
         assert Lock("a").acquire(blocking_timeout=PATIENCE)
         assert time.monotonic() - began < lock_processes.SHORT_LEASE + SLACK
@@ -123,7 +122,7 @@ class TestProcesses:
     ) -> None:
         chance, prefix = random.Random(1), f"{conf.prefix()}:{FORMAT}"
         work = lock_processes.hold_several_until_killed
-        running = [self.start(work, stage, NAMES) for _ in range(PROCESSES)]
+        running = [start_process(work, stage, NAMES) for _ in range(PROCESSES)]
         lists = [f"{prefix}:fences:{name}" for name in NAMES]
         while_waiting, ends = 0, time.monotonic() + DURATION
         try:
@@ -133,28 +132,17 @@ class TestProcesses:
                 time.sleep(chance.uniform(0.05, 0.2))
                 process = chance.choice(running)
                 running.remove(process)
-                self.kill(process)
+                kill_process(process)
                 while_waiting += self.holds_some_and_waits(raw, process.pid)
-                running.append(self.start(work, stage, NAMES))
+                running.append(start_process(work, stage, NAMES))
             before = [raw.llen(each) for each in lists]
             until(lambda: all(raw.llen(each) > count for each, count in zip(lists, before, strict=True)))
         finally:
             for process in running:
-                self.kill(process)
+                kill_process(process)
         for each in lists:
             fences = [int(fence) for fence in raw.lrange(each, 0, -1)]
             assert fences == sorted(set(fences)), "two clients held it at once"
-
-    @staticmethod
-    def start(work: Callable[..., None], *arguments: object) -> BaseProcess:
-        process = processes.Process(target=work, args=arguments, daemon=True)
-        process.start()
-        return process
-
-    @staticmethod
-    def kill(process: BaseProcess) -> None:
-        process.kill()
-        process.join(PATIENCE)
 
     @staticmethod
     def holds_some_and_waits(raw: redis.Redis, pid: int | None) -> bool:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import random
 import time
 from collections.abc import Callable
-from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +16,7 @@ from django_redis_messaging.services.rwlocks.rwlock import ReadWriteLockKeys
 
 from ..conftest import Call
 from ..support.child_processes import Stage
-from ..support.faults import PATIENCE, Connect, processes
+from ..support.faults import PATIENCE, Connect, kill_at_random, kill_process, processes, start_process
 from ..support.leases import waiters, write_lock
 from ..support.proxy import LossyProxy
 from ..support.pytest_hooks import LONG
@@ -112,37 +110,23 @@ class TestKilled:
     def stage(self, lasting: EmbeddedServer, connect: Connect) -> Stage:
         return connect(lasting)
 
-    def start(self, target: Callable[..., None], *arguments: Any) -> BaseProcess:
-        process = processes.Process(target=target, args=arguments, daemon=True)
-        process.start()
-        return process
-
-    def kill(self, process: BaseProcess) -> None:
-        process.kill()
-        process.join(PATIENCE)
-
     def test_nobody_is_beside_a_writer_while_processes_are_killed(
         self, stage: Stage, lasting: EmbeddedServer, tmp_path: Path, until: Until
     ) -> None:
-        chance, seeds = random.Random(1), iter(range(1000))
         size, kills, between = (8, 60, 300) if LONG else (5, 3, 50)
-        running = [self.start(work, stage, str(tmp_path / "shelf"), next(seeds)) for _ in range(size)]
 
         def count(*what: str) -> int:
             return sum(int(client.get(f"{conf.prefix()}:{one}") or 0) for one in what)
 
         with lasting.client() as client:
-            try:
-                for turn in range(1, kills + 1):
-                    until(lambda: count("reads", "writes") >= turn * between)  # noqa: B023
-                    victim = chance.choice(running)
-                    running.remove(victim)
-                    self.kill(victim)
-                    running.append(self.start(work, stage, str(tmp_path / "shelf"), next(seeds)))
-                until(lambda: count("reads", "writes") >= (kills + 1) * between)
-            finally:
-                for process in running:
-                    self.kill(process)
+            kill_at_random(
+                lambda seed: start_process(work, stage, str(tmp_path / "shelf"), seed),
+                lambda: count("reads", "writes"),
+                until,
+                size=size,
+                kills=kills,
+                between=between,
+            )
             assert count("conflicts", "stale") == 0
             assert count("writes") > between / 2
             assert count("shared") > between / 2, "readers were not together: the test is inconclusive"
@@ -151,11 +135,11 @@ class TestKilled:
     @pytest.mark.parametrize(("held", "wanted"), [("read", "write"), ("write", "read")])
     def test_the_lease_of_a_killed_holder_ends(self, held: str, wanted: str, stage: Stage) -> None:
         parent_end, child_end = processes.Pipe()
-        holder = self.start(hold, stage, held, 1.0, child_end)
+        holder = start_process(hold, stage, held, 1.0, child_end)
         assert parent_end.poll(PATIENCE)
         assert parent_end.recv() is True
         began = time.monotonic()
-        self.kill(holder)
+        kill_process(holder)
         side = getattr(shelf(), wanted)
         assert not side.acquire(blocking=False)
         assert side.acquire(blocking_timeout=PATIENCE)
@@ -168,9 +152,9 @@ class TestKilled:
     ) -> None:
         lock = shelf()
         assert lock.write.acquire()
-        waiter = self.start(wait, stage, waiting)
+        waiter = start_process(wait, stage, waiting)
         until(lambda: lock.info().waiting == 1)
-        self.kill(waiter)
+        kill_process(waiter)
         lock.write.release()
         began = time.monotonic()
         assert lock.write.acquire(blocking_timeout=PATIENCE)

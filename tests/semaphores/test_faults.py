@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import random
 import time
 import uuid
 from collections.abc import Callable, Generator
-from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, cast
 
@@ -18,7 +16,7 @@ from django_redis_messaging.services.semaphores.semaphore import Permit
 
 from ..conftest import Call
 from ..support.child_processes import Stage
-from ..support.faults import PATIENCE, Connect, processes
+from ..support.faults import PATIENCE, Connect, kill_at_random, kill_process, processes, start_process
 from ..support.leases import waiters
 from ..support.proxy import LossyProxy
 from ..support.pytest_hooks import LONG
@@ -188,37 +186,23 @@ class TestKilled:
     def stage(self, lasting: EmbeddedServer, connect: Connect) -> Stage:
         return connect(lasting)
 
-    def start(self, target: Callable[..., None], *arguments: Any) -> BaseProcess:
-        process = processes.Process(target=target, args=arguments, daemon=True)
-        process.start()
-        return process
-
-    def kill(self, process: BaseProcess) -> None:
-        process.kill()
-        process.join(PATIENCE)
-
     def test_the_limit_holds_while_processes_are_killed(
         self, stage: Stage, lasting: EmbeddedServer, tmp_path: Path, until: Until
     ) -> None:
-        chance, seeds = random.Random(1), iter(range(1000))
         size, kills, between = (8, 60, 300) if LONG else (5, 5, 50)
-        running = [self.start(work, stage, str(tmp_path), next(seeds)) for _ in range(size)]
 
         def count(what: str) -> int:
             return int(client.get(f"{conf.prefix()}:{what}") or 0)
 
         with lasting.client() as client:
-            try:
-                for turn in range(1, kills + 1):
-                    until(lambda: count("passed") >= turn * between)  # noqa: B023
-                    victim = chance.choice(running)
-                    running.remove(victim)
-                    self.kill(victim)
-                    running.append(self.start(work, stage, str(tmp_path), next(seeds)))
-                until(lambda: count("passed") >= (kills + 1) * between)
-            finally:
-                for process in running:
-                    self.kill(process)
+            kill_at_random(
+                lambda seed: start_process(work, stage, str(tmp_path), seed),
+                lambda: count("passed"),
+                until,
+                size=size,
+                kills=kills,
+                between=between,
+            )
             assert count("crowded") == 0
         semaphore = Semaphore("room", LIMIT)
         for _ in range(LIMIT):  # the permits of killed processes are released
@@ -227,11 +211,11 @@ class TestKilled:
 
     def test_a_killed_holders_permit_comes_back_after_its_lease(self, stage: Stage) -> None:
         parent_end, child_end = processes.Pipe()
-        holder = self.start(hold, stage, 1.0, child_end)
+        holder = start_process(hold, stage, 1.0, child_end)
         assert parent_end.poll(PATIENCE)
         assert parent_end.recv() is True
         began = time.monotonic()
-        self.kill(holder)
+        kill_process(holder)
         assert not room().acquire()
         assert room().acquire(blocking=True, blocking_timeout=PATIENCE)
         # the lease began slightly earlier, and waiting clients check when it ends
@@ -240,9 +224,9 @@ class TestKilled:
     def test_a_killed_waiter_is_skipped_within_a_second(self, stage: Stage, until: Until) -> None:
         semaphore = room()
         assert semaphore.acquire()
-        waiter = self.start(wait, stage)
+        waiter = start_process(wait, stage)
         until(lambda: semaphore.info().waiting == 1)
-        self.kill(waiter)
+        kill_process(waiter)
         semaphore.release()
         began = time.monotonic()
         assert semaphore.acquire(blocking=True, blocking_timeout=PATIENCE)

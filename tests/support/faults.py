@@ -5,10 +5,12 @@ from __future__ import annotations
 import itertools
 import multiprocessing
 import os
+import random
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack, contextmanager
+from multiprocessing.process import BaseProcess
 from typing import Any, Protocol
 
 import pytest
@@ -151,6 +153,45 @@ def all_at_once() -> Cast:
             return [future.result(timeout=2 * PATIENCE) for future in futures]
 
     return run
+
+
+def start_process(target: Callable[..., None], *arguments: Any) -> BaseProcess:
+    """Call a function in another process."""
+    process = processes.Process(target=target, args=arguments, daemon=True)
+    process.start()
+    return process
+
+
+def kill_process(process: BaseProcess) -> None:
+    """Kill it, and wait for its end."""
+    process.kill()
+    process.join(PATIENCE)
+
+
+def kill_at_random(
+    start: Callable[[int], BaseProcess],
+    done: Callable[[], int],
+    until: Callable[[Callable[[], object]], None],
+    *,
+    size: int,
+    kills: int,
+    between: int,
+) -> None:
+    """Run `size` processes, each started with another seed. Whenever they have done `between` more things,
+    one of them is killed and replaced, `kills` times; finally all are killed."""
+    chance, seeds = random.Random(1), itertools.count()
+    running = [start(next(seeds)) for _ in range(size)]
+    try:
+        for turn in range(1, kills + 1):
+            until(lambda: done() >= turn * between)  # noqa: B023
+            victim = chance.choice(running)
+            running.remove(victim)
+            kill_process(victim)
+            running.append(start(next(seeds)))
+        until(lambda: done() >= (kills + 1) * between)
+    finally:
+        for process in running:
+            kill_process(process)
 
 
 @pytest.fixture

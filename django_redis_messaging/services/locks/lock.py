@@ -265,7 +265,7 @@ class Lock(Leasable):
         self.timeout = self._lease / 1000 if self._lease else None
         self.blocking = bool(flag(blocking, "blocking"))
         #: default of the seconds that acquire waits
-        self.blocking_timeout = _seconds(blocking_timeout)
+        self.blocking_timeout = seconds_to_wait(blocking_timeout)
         self.renew = bool(flag(renew, "renew"))
         if self.renew and timeout is None:
             raise InvalidArgument("renew=True needs a timeout: without one there is no lease to extend.")
@@ -307,7 +307,7 @@ class Lock(Leasable):
         try:
             return self._store(attempt, self._acquire(attempt))
         except BaseException as error:  # also interrupts
-            if self._forget(attempt, error):
+            if attempt.forget(error):
                 with suppress(MessagingError), deadline(LEAVE_DEADLINE):
                     self._leave(attempt.token)
             raise
@@ -325,7 +325,7 @@ class Lock(Leasable):
         except GeneratorExit:
             raise  # a closed coroutine can't await: its ticket in the queue expires
         except BaseException as error:  # also cancellation
-            if self._forget(attempt, error):
+            if attempt.forget(error):
                 with suppress(MessagingError), deadline(LEAVE_DEADLINE):
                     await self._aleave(attempt.token)
             raise
@@ -432,7 +432,7 @@ class Lock(Leasable):
         self, blocking: bool | None, blocking_timeout: Duration | None, token: str | bytes | None
     ) -> Attempt:
         waits = self.blocking if blocking is None else flag(blocking, "blocking")
-        wait = self.blocking_timeout if blocking_timeout is None else _seconds(blocking_timeout)
+        wait = self.blocking_timeout if blocking_timeout is None else seconds_to_wait(blocking_timeout)
         chosen = new_token().encode() if token is None else checked_token(token)
         seconds = wait if waits else 0
         ends = math.inf if seconds is None else monotonic() + seconds - min(FINAL_POLL_MARGIN, seconds / 10)
@@ -448,14 +448,6 @@ class Lock(Leasable):
         if holding.token is None and seconds is None and _endless:  # another object for the same lock
             holding = _endless.get((current_owner(), self._using, self.key), holding)
         return holding.token or b""
-
-    def _forget(self, attempt: Attempt, error: BaseException) -> bool:
-        """Forget an acquire that failed. Returns whether its token may still be in the queue, or hold the
-        lock."""
-        attempt.holding.forget(attempt.token)
-        if isinstance(error, Unavailable | OutcomeUnknown):
-            return attempt.wait != 0  # without waiting, only a lost reply is possible: the lease ends
-        return not isinstance(error, LockError | LimitExceeded | ConfigurationError)
 
     def _store(self, attempt: Attempt, fence: int) -> bool:
         """Store an acquired lock and start its renewal; returns whether it was acquired."""
@@ -614,6 +606,14 @@ class Attempt:
     #: when the latest request was sent, so that the lease lasts from then on at least; monotonic
     sent_at: float = 0.0
 
+    def forget(self, error: BaseException) -> bool:
+        """Forget an acquire that failed. Returns whether its token may still be in the queue, or hold the
+        lock."""
+        self.holding.forget(self.token)
+        if isinstance(error, Unavailable | OutcomeUnknown):
+            return self.wait != 0  # without waiting, only a lost reply is possible: the lease ends
+        return not isinstance(error, LockError | LimitExceeded | ConfigurationError)
+
 
 class Holding(Owned):
     """What one thread or task holds of a lock."""
@@ -679,7 +679,8 @@ def _report_lost(on_lost: Callable[[LeaseLost], object], name: str) -> None:
     on_lost(LockNotOwnedError(f"The lease of lock {name!r} was lost while it was held.", lock_name=name))
 
 
-def _seconds(blocking_timeout: Duration | None) -> float | None:
+def seconds_to_wait(blocking_timeout: Duration | None) -> float | None:
+    """`blocking_timeout` in seconds; None: without a limit."""
     return None if blocking_timeout is None else milliseconds(blocking_timeout, "blocking_timeout") / 1000
 
 

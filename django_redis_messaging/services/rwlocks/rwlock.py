@@ -18,19 +18,16 @@ from ...core.encoding import tag
 from ...core.operations import Clock, Command, Listen, Script, Service, Steps, asynchronous, operation
 from ...core.outcome import deadline
 from ...errors import (
-    ConfigurationError,
     LeaseLost,
     LimitExceeded,
     LockError,
     LockNotOwnedError,
     MessagingError,
-    OutcomeUnknown,
-    Unavailable,
 )
 from ..common.arguments import Duration, callback, flag, milliseconds, to_datetime
 from ..common.leases import Leasable, Owners, RenewedLease, new_token
 from ..common.waiters import waiters
-from ..locks.lock import Attempt, Holding
+from ..locks.lock import Attempt, Holding, seconds_to_wait
 
 logger = logging.getLogger(__name__)
 
@@ -176,7 +173,7 @@ class Side(Leasable):
         try:
             return self._store(attempt, self._acquire(attempt))
         except BaseException as error:  # also interrupts
-            if self._forget(attempt, error):
+            if attempt.forget(error):
                 with suppress(MessagingError), deadline(LEAVE_DEADLINE):
                     self._leave(attempt.token)
             raise
@@ -189,7 +186,7 @@ class Side(Leasable):
         except GeneratorExit:
             raise  # a closed coroutine can't await: its ticket in the queue expires
         except BaseException as error:  # also cancellation
-            if self._forget(attempt, error):
+            if attempt.forget(error):
                 with suppress(MessagingError), deadline(LEAVE_DEADLINE):
                     await self._aleave(attempt.token)
             raise
@@ -254,20 +251,12 @@ class Side(Leasable):
 
     def _attempt(self, blocking: bool | None, blocking_timeout: Duration | None) -> Attempt:
         waits = self._options.waits if blocking is None else flag(blocking, "blocking")
-        wait = self._options.wait if blocking_timeout is None else _seconds(blocking_timeout)
+        wait = self._options.wait if blocking_timeout is None else seconds_to_wait(blocking_timeout)
         seconds = wait if waits else 0
         ends = math.inf if seconds is None else monotonic() + seconds
         holding = self._holding
         held = holding.token or self._other_owners.current.token or b""
         return Attempt(new_token().encode(), holding, seconds, held, ends)
-
-    def _forget(self, attempt: Attempt, error: BaseException) -> bool:
-        """Forget an acquire that failed. Returns whether its token may still be in the queue, or hold the
-        lock."""
-        attempt.holding.forget(attempt.token)
-        if isinstance(error, Unavailable | OutcomeUnknown):
-            return attempt.wait != 0  # without waiting, only a lost reply is possible: the lease ends
-        return not isinstance(error, LockError | LimitExceeded | ConfigurationError)
 
     def _store(self, attempt: Attempt, fence: int) -> bool:
         """Store a grant and start its renewal; returns whether there is one."""
@@ -439,7 +428,7 @@ class ReadWriteLock(Service):
         self._options = Options(
             lease=milliseconds(timeout, "timeout", minimum=1),
             waits=bool(flag(blocking, "blocking")),
-            wait=_seconds(blocking_timeout),
+            wait=seconds_to_wait(blocking_timeout),
             renew=bool(flag(renew, "renew")),
             on_lost=callback(on_lost, "on_lost", renew=renew),
         )
@@ -495,10 +484,6 @@ def parse_info(reply: list[Any]) -> ReadWriteLockInfo:
             for token, us in batched(holders, 2)
         ),
     )
-
-
-def _seconds(blocking_timeout: Duration | None) -> float | None:
-    return None if blocking_timeout is None else milliseconds(blocking_timeout, "blocking_timeout") / 1000
 
 
 def _report_lost(on_lost: Callable[[LeaseLost], object], name: str, verb: str) -> None:
