@@ -11,6 +11,7 @@ from datetime import datetime, timedelta
 from functools import partial
 from time import monotonic
 from typing import Any, NamedTuple, cast
+from urllib.parse import quote
 
 from django.conf import settings
 from django.core.checks import CheckMessage, Error, Warning
@@ -97,6 +98,8 @@ class Plan(NamedTuple):
     max_attempts: int
     #: whether the record of a call is kept for as long as its push may be repeated, however it ends
     outlives_repeats: bool
+    #: the fields of a job that never change and are the same for all calls
+    more: str
 
 
 class RedisBackend(BaseTaskBackend):
@@ -198,7 +201,8 @@ class RedisBackend(BaseTaskBackend):
         return self._result(result_id, await aperform(self.using, self.engine.get(str(result_id))))
 
     def cancel(self, task: Task, result_id: str) -> bool:
-        """Cancel a task that has not started: its result is FAILED then."""
+        """Cancel a task that waits or runs: its result is FAILED then. A running one is interrupted by its
+        worker, within about a second; if it ends before, its result stands. False if it has ended."""
         return perform(self.using, self._cancel(task, result_id))
 
     async def acancel(self, task: Task, result_id: str) -> bool:
@@ -256,6 +260,7 @@ class RedisBackend(BaseTaskBackend):
             priority=plan.priority,
             max_attempts=plan.max_attempts,
             unique=key,
+            more=plan.more,
         )
 
     def _plan(self, task: Task) -> Plan:
@@ -273,6 +278,7 @@ class RedisBackend(BaseTaskBackend):
             priority=int(task.priority),
             max_attempts=check_attempts(attempts or settings.JOB_MAX_ATTEMPTS, "MAX_ATTEMPTS"),
             outlives_repeats=self._outlives_repeats(task),
+            more=f"task={quote(task.module_path)}",
         )
         if isinstance(task, RedisTask):
             object.__setattr__(task, "_plan", plan)
@@ -323,7 +329,9 @@ class RedisBackend(BaseTaskBackend):
 
     def _cancel(self, task: Task, result_id: str) -> Steps[bool]:
         ttl = self.result_ttl_of(task)
-        queue = yield from self.engine.cancel(task.queue_name, result_id, ttl=ttl, line=records.CANCELLED)
+        queue = yield from self.engine.cancel(
+            task.queue_name, result_id, ttl=ttl, line=records.CANCELLED, running=True
+        )
         return queue is not None
 
     def _reschedule(self, task: Task, result_id: str, run_after: datetime) -> Steps[bool]:

@@ -22,12 +22,13 @@
 -- ARGV  8 priority
 -- ARGV  9 max attempts
 -- ARGV  10 unique key
+-- ARGV  11 the other fields that never change, as text: see jobs/_records.lua
 -- Returns when it was enqueued (ms); 0 if it was handled before, or left out; if the limit is exceeded, minus the
 -- number of jobs that would wait, with nothing done
 local records, queue, periodic = records_at(KEYS), queue_at(KEYS, 1), KEYS[14]
 local name, schedule, moment, max_age = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local max_waiting, id, payload = tonumber(ARGV[5]), ARGV[6], ARGV[7]
-local priority, max_attempts, unique = ARGV[8], ARGV[9], ARGV[10]
+local priority, max_attempts, unique, more = ARGV[8], ARGV[9], ARGV[10], ARGV[11]
 local now = milliseconds()
 
 -- Whether the job is dead in another queue. One that was removed from the dead jobs is among the finished ones.
@@ -57,6 +58,6 @@ if known then
   delete_job(records, id)
 end
 write_periodic(periodic, name, moment, schedule, moment)
-add_job(records, id, payload, now, now, priority, max_attempts, unique)
+add_job(records, id, payload, now, now, priority, max_attempts, unique, more)
 enqueue(queue, records, id, priority, now, now)
 return now

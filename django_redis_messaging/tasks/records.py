@@ -30,7 +30,7 @@ from .. import conf
 from ..core import encoding
 from ..core.operations import format_traceback, name_of
 from ..errors import LimitExceeded
-from ..services.jobs.engine import LONE, JobRecord, State
+from ..services.jobs.engine import JobRecord, State
 from .compat import InvalidTask, Task, TaskError, TaskResult, TaskResultStatus
 from .task import Default, Needs, RedisTask, RedisTaskResult, is_exception
 
@@ -58,7 +58,6 @@ CHANGEABLE = ("unique", "lock", "concurrency", "concurrency_key")
 
 _STATUS = {
     "waiting": TaskResultStatus.READY,
-    LONE: TaskResultStatus.READY,
     "running": TaskResultStatus.RUNNING,
     "succeeded": TaskResultStatus.SUCCESSFUL,
     "dead": TaskResultStatus.FAILED,
@@ -269,7 +268,8 @@ def _apply(line: str, found: TaskResult, state: State) -> None:
         text = f"The lease expired in attempt {rest}: the worker was lost, or could not extend it."
         found.errors.append(_own_error("LeaseLost", text))
     elif kind == CANCELLED:
-        found.errors.append(_own_error("TaskCancelled", "The task was cancelled before it started."))
+        when = "while it ran" if state.attempts else "before it started"
+        found.errors.append(_own_error("TaskCancelled", f"The task was cancelled {when}."))
 
 
 def _own_error(name: str, text: str) -> TaskError:

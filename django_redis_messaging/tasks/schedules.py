@@ -255,7 +255,7 @@ def _enqueue(backend: RedisBackend, one: PeriodicTask, moment: int) -> Steps[Non
     keys = [*backend.engine.keys.queue(queue).with_records, backend.engine.keys.periodic]
     max_age = MISSED_AFTER if one.missed == "none" else 0
     words = (one.name, one.fingerprint, moment, max_age, limit)
-    fields = (job.id, job.payload, job.priority, job.max_attempts, job.unique)
+    fields = (job.id, job.payload, job.priority, job.max_attempts, job.unique, job.more)
     pushed = yield Script("tasks/periodic_push", keys, (*words, *fields))
     if pushed < 0:
         logger.warning(

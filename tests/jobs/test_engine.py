@@ -263,20 +263,20 @@ class TestStoredState:
     @pytest.mark.parametrize("priority", [-100, 0, 7])
     def test_all_fields_are_read_again(self, priority: int, unique: str) -> None:
         """By the scripts and by Python, whatever the unique key is."""
-        engine().push("q", "", [Push("a", '["x"]', 0, priority, 5, unique)])
+        engine().push("q", "", [Push("a", '["x"]', 0, priority, 5, unique, "task=t group=g")])
         lose(2)
         engine().await_end("a")
-        lone = claim()
-        state = engine().start_lone(lone.lease, "v")
+        lease, _, state = claim()
         assert state == record("a").state
         assert state._replace(pushed=0, moment=0, first=0, last=0) == State(
-            "running", priority, 3, 2, 5, lone.lease.fence, lone.lease.token, 0, 0, 0, 0, ["w", "w", "v"],
-            True, unique,
+            "running", priority, 3, 2, 5, lease.fence, lease.token, 0, 0, 0, 0, ["w", "w", "w"],
+            True, False, True, " task=t group=g", unique,
         )  # fmt: skip
+        assert (state.field("task"), state.field("group"), state.field("k")) == ("t", "g", "")
         assert state.first <= state.last
-        assert engine().settle(lone.lease.settlement(Outcome.RETRY))
+        assert engine().settle(lease.settlement(Outcome.RETRY))
         again = record("a").state
-        assert again == state._replace(status="waiting", moment=again.moment, token="-")
+        assert again == state._replace(status="waiting", moment=again.moment, token="-", apart=False)
         engine().cancel("q", "a", ttl=DAY)
         ended = record("a").state
         assert ended == again._replace(status="cancelled", moment=ended.moment, awaited=False)

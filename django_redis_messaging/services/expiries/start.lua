@@ -44,7 +44,7 @@ if replaced then
   remove_timer(queue, replaced)
   delete_job(records, replaced, '')
 end
-add_job(records, job.id, job.name .. '\n' .. job.payload, now, due, '0', job.max_attempts, unique)
+add_job(records, job.id, job.name .. '\n' .. job.payload, now, due, '0', job.max_attempts, unique, '')
 redis.call('ZADD', namespaces, 'GT', digits(due), namespace)
 enqueue(queue, records, job.id, '0', due, now)
 record_answer(request, job.id, requests, window, now)

@@ -37,9 +37,12 @@ local function move_to_dead(queue, records, id, state, now, limits)
   end
 end
 
--- Requeues a job for its next attempt, or moves it to the dead jobs after its last one.
+-- Requeues a job for its next attempt. After its last one it is moved to the dead jobs; a job that shall be cancelled ends.
 local function requeue(queue, records, id, state, due, now, limits)
-  if not has_attempts_left(state, tonumber(limits.max_lost)) then
+  if state.cancel ~= '-' then
+    finish_job(records, id, state, 'cancelled', 'C', tonumber(state.cancel), now, limits)
+    return
+  elseif not has_attempts_left(state, tonumber(limits.max_lost)) then
     move_to_dead(queue, records, id, state, now, limits)
     return
   end
@@ -48,7 +51,7 @@ local function requeue(queue, records, id, state, due, now, limits)
   enqueue(queue, records, id, state.priority, due, now)
 end
 
--- Settles a lease as retry, release or dead.
+-- Settles a lease as anything but done or cancelled.
 -- rare
 local function settle_unfinished(queue, records, id, state, outcome, ms, line, now, limits)
   append_log(records, id, line)
@@ -56,17 +59,24 @@ local function settle_unfinished(queue, records, id, state, outcome, ms, line, n
     move_to_dead(queue, records, id, state, now, limits)
     return
   end
-  if outcome == 'release' then
+  if outcome == 'lost' then
+    append_log(records, id, 'L' .. state.attempts)
+    count_lost(state, tonumber(limits.max_lost))
+    state.apart = '1'
+  elseif outcome == 'retry' then
+    state.apart = '0' -- its process has survived it
+  else
     uncount_attempt(state)
+    state.apart = outcome == 'apart' and '1' or state.apart
   end
   -- a part of the current ms has passed: without one more, a delayed job would be early
   local due = ms > 0 and now + ms + 1 or now
   requeue(queue, records, id, state, due, now, limits)
 end
 
--- Settles a lease, identified by job, fence and token. The outcome is done, retry, release (the attempt doesn't
--- count) or dead; ms is how long to keep the result, or to delay the next attempt; line is for the log of attempts.
--- Returns 1, or 0 if the lease is stale.
+-- Settles a lease, identified by job, fence and token. The outcome is one of those of Outcome in engine.py; ms is how
+-- long to keep the result, or to delay the next attempt; line is for the log of attempts. Returns 1, or 0 if the lease
+-- is stale.
 local function settle(queue, records, now, limits, id, fence, token, outcome, ms, line)
   local state = leased_state(records, id, fence, token)
   -- First a removal, which Redis never refuses: when memory is full, the writes after it are allowed too.
@@ -75,6 +85,8 @@ local function settle(queue, records, now, limits, id, fence, token, outcome, ms
   end
   if outcome == 'done' then
     finish_job(records, id, state, 'succeeded', line, tonumber(ms), now, limits)
+  elseif outcome == 'cancelled' then
+    finish_job(records, id, state, 'cancelled', line, tonumber(ms), now, limits)
   else
     settle_unfinished(queue, records, id, state, outcome, tonumber(ms), line, now, limits)
   end
@@ -83,13 +95,13 @@ end
 
 -- Pushes a job that follows one that is done, unless another one has its unique key. `max_aliases`: see add_alias.
 -- rare
-local function push_follow_up(queue, records, us, max_aliases, id, payload, delay, priority, max_attempts, unique)
+local function push_follow_up(queue, records, us, max_aliases, id, payload, delay, priority, max_attempts, unique, more)
   if unique ~= '' and holder_for(records, id, unique, tonumber(max_aliases)) then
     return
   end
   local now = math.floor(us / 1000)
   local due = math.max(due_after(delay, us), now)
-  add_job(records, id, payload, now, due, priority, max_attempts, unique)
+  add_job(records, id, payload, now, due, priority, max_attempts, unique, more)
   enqueue(queue, records, id, priority, due, now)
 end
 
@@ -100,10 +112,8 @@ local function requeue_expired(queue, records, now, limits)
   for _, id in ipairs(expired) do
     local state = read_state(records, id)
     if state then
-      if state.status == 'running' then
-        append_log(records, id, 'L' .. state.attempts)
-      end
-      count_expired(state, tonumber(limits.max_lost))
+      append_log(records, id, 'L' .. state.attempts)
+      count_lost(state, tonumber(limits.max_lost))
       requeue(queue, records, id, state, now, now, limits)
     end
     redis.call('ZREM', queue.leased, id)

@@ -13,12 +13,12 @@ local function requests_at(keys, offset)
 end
 
 -- A job's state, for example:
---   waiting attempts=0/5 pushed=1764170000000 due=1764170060000
+--   waiting attempts=0/5 pushed=1764170000000 due=1764170060000 task=shop.tasks.pack
 --   running attempts=1/5 pushed=1764170000000 due=1764170060000 fence=1764170060001234 token=fea3e129e51a
---     first=1764170060001 by=web1-17-0a8554 (in one line)
+--     first=1764170060001 by=web1-17-0a8554 task=shop.tasks.pack (in one line)
 --   succeeded attempts=1/5 pushed=1764170000000 ended=1764170060350 fence=1764170060001234 first=1764170060001
---     by=web1-17-0a8554 (in one line)
--- It begins with a status: waiting, lone (leased, but not started: jobs/claim.lua), running, succeeded, dead, cancelled.
+--     by=web1-17-0a8554 task=shop.tasks.pack (in one line)
+-- It begins with a status: waiting, running, succeeded, dead, cancelled.
 -- Named fields follow, in this order. Where a default is given, the field is left out if it has that value.
 -- priority  default 0
 -- attempts  how many have been started / how many may be started
@@ -31,22 +31,34 @@ end
 -- by        the workers of the attempts, separated by commas; default -
 -- lost      attempts whose lease expired, where these are counted apart from failures; default 0
 -- awaited   1 if a client may wait for the end of the job; default 0
+-- cancel    of a running job that shall be cancelled: ms to keep the cancellation as its result; default -
+-- apart     1 if the job runs in a process of its own, since it may have ended the one it ran in; default 0
+-- Then come the fields that never change, all of them optional. The scripts call them `more` and parse them only where
+-- they need one: see `field`. Their values have no spaces and no newlines.
+-- task      name of the task
+-- The last field is
 -- unique    key that no other unfinished job may have, any text without newlines; default: empty
 -- The state of a job whose result is kept is followed by its payload and its log, each after a newline: one field
 -- takes less memory than three.
 
--- Adds the fields from the position `at` on to a state.
--- rare
+-- Adds the fields from the position `at` on to a state. Those that never change stay one text.
 local function parse_fields(state, text, at)
   local name, value, after = string.match(text, '^ (%l+)=(%S*)()', at)
-  while name do
-    if name == 'unique' then
-      state.unique = string.match(text, '^[^\n]*', at + #' unique=')
-      return
-    end
+  while state[name] or name == 'last' do
     state[name], at = value, after
     name, value, after = string.match(text, '^ (%l+)=(%S*)()', at)
   end
+  if name then
+    local rest = string.match(text, '^[^\n]*', at)
+    local unique = string.find(rest, ' unique=', 1, true)
+    state.more = unique and string.sub(rest, 1, unique - 1) or rest
+    state.unique = unique and string.sub(rest, unique + #' unique=') or ''
+  end
+end
+
+-- The value of a field that never changes; nil if the job has none.
+local function field(state, name)
+  return string.match(state.more, ' ' .. name .. '=(%S*)')
 end
 
 -- The fields are texts: converting them to numbers and back takes longer than all else here. So does parsing one field
@@ -65,7 +77,8 @@ local function parse_state(text)
   local state = {
     status = status, priority = priority == '' and '0' or string.match(priority, '%-?%d+'), attempts = attempts,
     max_attempts = max_attempts, pushed = pushed, moment = moment, fence = fence or '0', token = token or '-',
-    first = first or '0', last = first, by = by or '-', lost = '0', awaited = '0', unique = '',
+    first = first or '0', last = first, by = by or '-', lost = '0', awaited = '0', cancel = '-', apart = '0', unique = '',
+    more = '',
   }
   if at <= #text then
     parse_fields(state, text, at)
@@ -98,7 +111,7 @@ end
 local function format_state(state)
   local fence, token, first, last, by = state.fence, state.token, state.first, state.last, state.by
   local status = state.status
-  local will_run = status == 'running' or status == 'waiting' or status == 'lone'
+  local will_run = status == 'running' or status == 'waiting'
   return status
     .. (state.priority ~= '0' and ' priority=' .. state.priority or '')
     .. ' attempts=' .. state.attempts .. '/' .. state.max_attempts .. ' pushed=' .. state.pushed
@@ -110,13 +123,16 @@ local function format_state(state)
     .. (by ~= '-' and ' by=' .. by or '')
     .. (state.lost ~= '0' and ' lost=' .. state.lost or '')
     .. (state.awaited ~= '0' and ' awaited=' .. state.awaited or '')
-    .. (state.unique ~= '' and ' unique=' .. state.unique or '')
+    .. (state.cancel ~= '-' and ' cancel=' .. state.cancel or '')
+    .. (state.apart ~= '0' and ' apart=' .. state.apart or '')
+    .. state.more .. (state.unique ~= '' and ' unique=' .. state.unique or '')
 end
 
 -- The state of a job that is pushed, as text: what format_state returns for it.
-local function new_state(pushed, moment, priority, max_attempts, unique)
+local function new_state(pushed, moment, priority, max_attempts, unique, more)
   return 'waiting' .. (priority ~= '0' and ' priority=' .. priority or '') .. ' attempts=0/' .. max_attempts
-    .. ' pushed=' .. pushed .. ' due=' .. moment .. (unique ~= '' and ' unique=' .. unique or '')
+    .. ' pushed=' .. pushed .. ' due=' .. moment .. (more ~= '' and ' ' .. more or '')
+    .. (unique ~= '' and ' unique=' .. unique or '')
 end
 
 -- Starts an attempt of a worker, or -, at the ms `now`.
@@ -209,12 +225,12 @@ local function holder_for(records, id, unique, max_aliases)
   return holder
 end
 
--- Stores a job that is pushed at the ms `now`, and waits until `due`.
-local function add_job(records, id, payload, now, due, priority, max_attempts, unique)
+-- Stores a job that is pushed at the ms `now`, and waits until `due`. `more`: the fields that never change, as text.
+local function add_job(records, id, payload, now, due, priority, max_attempts, unique, more)
   redis.call('HSET', records.jobs, id, payload)
   local pushed = digits(now)
   local moment = due > now and digits(due) or pushed
-  redis.call('HSET', records.states, id, new_state(pushed, moment, priority, max_attempts, unique))
+  redis.call('HSET', records.states, id, new_state(pushed, moment, priority, max_attempts, unique, more))
   if unique ~= '' then
     redis.call('HSET', records.uniques, unique, id)
   end
@@ -230,18 +246,21 @@ local function has_attempts_left(state, max_lost)
   return state.attempts - lost < max_attempts
 end
 
--- Counts a lease that expired, unless the attempt had not started.
-local function count_expired(state, max_lost)
-  if state.status == 'running' and max_lost > 0 then
-    state.lost = state.lost + 1
+-- Counts an attempt that ended with its process. A first one nearly always has another cause than the job: a deploy, or
+-- another job of that process. From the second one on, or if the next one would be the last, the job runs apart.
+local function count_lost(state, max_lost)
+  if max_lost > 0 then
+    state.lost = digits(state.lost + 1)
+    if state.lost ~= '1' or max_lost <= 2 then
+      state.apart = '1'
+    end
   end
 end
 
 -- The state of a job that has this lease; nil if the lease is stale.
 local function leased_state(records, id, fence, token)
   local state = read_state(records, id)
-  local is_leased = state and (state.status == 'running' or state.status == 'lone')
-  if is_leased and state.fence == fence and state.token == token then
+  if state and state.status == 'running' and state.fence == fence and state.token == token then
     return state
   end
 end

@@ -1,4 +1,4 @@
--- Takes out a job that has not started.
+-- Takes out a job that has not started; has a running one cancelled.
 --
 -- uses _leases.lua
 -- uses _queue.lua
@@ -15,14 +15,16 @@
 -- ARGV  4 request id
 -- ARGV  5 request window: ms
 -- ARGV  6 whether a dead job is cancelled, too: 1 or 0
--- ARGV  7-11 limits of the slot, see _leases.lua: max_dead, dead_ttl, max_lost, max_results, result_ttl
--- Returns 1, also to a repeat; 0 if the job has started, has ended, or doesn't exist; with nothing done, the payload of
--- a job that waits in another queue
+-- ARGV  7 whether a running job is cancelled, too: 1 or 0
+-- ARGV  8-12 limits of the slot, see _leases.lua: max_dead, dead_ttl, max_lost, max_results, result_ttl
+-- Returns 1, also to a repeat; 2 if the holder of its lease is to cancel it: jobs/extend.lua tells it so, and without
+-- that holder the job ends when it would be requeued; 0 if the job has started, has ended, or doesn't exist; with nothing
+-- done, the payload of a job that waits in another queue
 -- Wakes the clients that wait for the end of a job: adds an entry to TAG:ended:ID, see _results.lua.
 local records, queue, requests = records_at(KEYS), queue_at(KEYS, 1), requests_at(KEYS)
 local id, ttl, line = ARGV[1], tonumber(ARGV[2]), ARGV[3]
 local request, window = ARGV[4], tonumber(ARGV[5])
-local with_dead, limits = ARGV[6] == '1', limits_at(ARGV, 7)
+local with_dead, with_running, limits = ARGV[6] == '1', ARGV[7] == '1', limits_at(ARGV, 8)
 local now = milliseconds()
 if find_answer(request, requests, window, now) then
   return 1
@@ -37,6 +39,11 @@ if state and state.status == 'waiting' then
   end
 elseif state and state.status == 'dead' and with_dead then
   removed = redis.call('ZREM', queue.dead, id)
+elseif state and state.status == 'running' and with_running then
+  redis.call('HDEL', records.outcomes, '') -- Redis never refuses it, nor the write after it
+  state.cancel = digits(ttl)
+  write_state(records, id, state)
+  return 2
 end
 if removed == 0 then
   return 0

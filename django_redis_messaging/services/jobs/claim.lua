@@ -36,16 +36,9 @@ for at = FIRST, #ARGV, FIELDS do
   settled[#settled + 1] = settle(queue, records, now, limits, unpack(ARGV, at + 1, at + FIELDS - 1))
 end
 
--- Leases a job, or deletes it where no lease is wanted; returns its state as text. A lone job may have ended its
--- workers: two of its leases have expired, or one, if the next would be the last. Its attempt is started later, by
--- jobs/start_lone.lua. A first loss nearly always has another cause: a deploy, or another job of that worker.
+-- Leases a job, or deletes it where no lease is wanted; returns its state as text.
 local function lease_job(queue, id, state)
-  local lost = state.lost
-  if lost ~= '0' and (lost ~= '1' or limits.max_lost == '2') then
-    state.status = 'lone'
-  else
-    count_attempt(state, worker, now)
-  end
+  count_attempt(state, worker, now)
   if length == 0 then
     release_unique(records, id, state.unique)
     delete_job(records, id, state.unique)

@@ -25,7 +25,7 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from enum import Enum
+from enum import Enum, IntEnum
 from typing import Any, NamedTuple, TypeVar
 
 from ... import conf
@@ -61,7 +61,7 @@ LONE = "lone"
 _STATE = re.compile(
     r"\A(\w+)(?: priority=(-?\d+))? attempts=(\d+)/(\d+) pushed=(\d+) (?:due|ended)=(\d+)"
     r"(?: fence=(\d+))?(?: token=(\S+))?(?: first=(\d+))?(?: last=(\d+))?(?: by=(\S+))?"
-    r"(?: lost=(\d+))?(?: awaited=(1))?(?: unique=(.*))?\Z"
+    r"(?: lost=(\d+))?(?: awaited=(1))?(?: cancel=(\d+))?(?: apart=(1))?( .*?)??(?: unique=(.*))?\Z"
 )
 
 
@@ -76,6 +76,23 @@ class Outcome(Enum):
     RELEASE = "release"
     #: the job is moved to the dead jobs
     DEAD = "dead"
+    #: the job has ended, cancelled while it ran
+    CANCELLED = "cancelled"
+    #: its process died while other jobs ran there: the job is requeued, the attempt doesn't count, and the
+    #: next one runs in a process of its own
+    APART = "apart"
+    #: its process died while no other job ran there: as if the lease had expired
+    LOST = "lost"
+
+
+class Extended(IntEnum):
+    """What became of the extension of a lease."""
+
+    #: another client may have the job
+    STALE = 0
+    IN_FORCE = 1
+    #: in force, and the job shall be cancelled
+    CANCEL = 2
 
 
 class Lease(NamedTuple):
@@ -141,7 +158,18 @@ class State(NamedTuple):
     workers: list[str]
     #: whether a client may wait for the end of the job
     awaited: bool
+    #: whether it shall be cancelled
+    cancel: bool
+    #: whether it runs in a process of its own
+    apart: bool
+    #: the other fields, which never change, as text
+    more: str
     unique: str
+
+    def field(self, name: str) -> str:
+        """The value of a field that never changes, as it is stored; empty if the job has none."""
+        found = re.search(rf" {name}=(\S*)", self.more)
+        return found[1] if found else ""
 
     @property
     def failures(self) -> int:
@@ -190,6 +218,8 @@ class Push(NamedTuple):
     max_attempts: int
     #: key that no other unfinished job may have; empty for none
     unique: str = ""
+    #: the other fields that never change, as text: see _records.lua
+    more: str = ""
 
 
 class Engine:
@@ -291,13 +321,13 @@ class Engine:
         reply = yield Script("jobs/start_lone", self.keys.records, (*lease[1:], worker))
         return parse_state(reply) if reply else None
 
-    def extend(self, leases: Sequence[Lease], ms: int) -> Steps[list[bool]]:
-        """Make leases end `ms` from now, if that is later. For each, whether it is in force."""
+    def extend(self, leases: Sequence[Lease], ms: int) -> Steps[list[Extended]]:
+        """Make leases end `ms` from now, if that is later."""
         reply = yield self.extension(leases, ms)
-        return [bool(flag) for flag in reply]
+        return [Extended(flag) for flag in reply]
 
     def extension(self, leases: Sequence[Lease], ms: int) -> Script:
-        """The script of `extend`; it replies 1 for each lease that is in force, else 0."""
+        """The script of `extend`; it replies a number of Extended for each lease."""
         queues = list({lease.queue for lease in leases})
         words: list[Argument] = [ms]
         for queue, job_id, fence, token in leases:
@@ -305,12 +335,21 @@ class Engine:
         return Script("jobs/extend", self.keys.with_queues(queues), words)
 
     def cancel(
-        self, queue: str, job_id: str, *, ttl: int = 0, line: str = "", dead: bool = False
+        self,
+        queue: str,
+        job_id: str,
+        *,
+        ttl: int = 0,
+        line: str = "",
+        dead: bool = False,
+        running: bool = False,
     ) -> Steps[str | None]:
-        """Take out a job that has not started; with `dead`, a dead one, too. With a `ttl` (ms), the
-        cancellation is its result. Returns its queue: `queue`, or another one in which it waits; None if it
-        has started, has ended, or doesn't exist."""
-        words: list[Argument] = [job_id, ttl, line, request(None), window(), int(dead), *self._limits()]
+        """Take out a job that has not started; with `dead`, a dead one, too; with `running`, have a running
+        one cancelled by the holder of its lease (see `extend`). With a `ttl` (ms), the cancellation is its
+        result. Returns its queue: `queue`, or another one in which it waits; None if it has started, has
+        ended, or doesn't exist."""
+        flags = int(dead), int(running)
+        words: list[Argument] = [job_id, ttl, line, request(None), window(), *flags, *self._limits()]
         return (yield from self._change_waiting("jobs/cancel", queue, words))
 
     def reschedule(self, queue: str, job_id: str, delay: int | str, line: str = "") -> Steps[str | None]:
@@ -324,7 +363,7 @@ class Engine:
         if isinstance(reply, bytes):
             queue = self.queue_of(reply) or queue
             reply = yield Script(script, self.keys.queue(queue).with_records, words)
-        return queue if reply == 1 else None
+        return queue if reply in (1, 2) else None
 
     def get(self, job_id: str) -> Steps[JobRecord | None]:
         """The record of a job, or None."""
@@ -458,7 +497,7 @@ def parse_state(raw: bytes) -> State:
         raise ValueError(f"The state of a job has another format: {raw!r}")
     (
         status, priority, attempts, max_attempts, pushed, moment,
-        fence, token, first, last, workers, lost, awaited, unique,
+        fence, token, first, last, workers, lost, awaited, cancel, apart, more, unique,
     ) = found[0]  # fmt: skip
     started = int(first) if first else 0
     return State(
@@ -475,6 +514,9 @@ def parse_state(raw: bytes) -> State:
         int(moment),
         workers.split(",") if workers else [],
         awaited == "1",
+        bool(cancel),
+        apart == "1",
+        more,
         unique,
     )
 

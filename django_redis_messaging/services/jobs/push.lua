@@ -12,7 +12,8 @@
 -- ARGV  3 offset of the request windows: ms
 -- ARGV  4 limit of waiting jobs in the queue
 -- ARGV  5 ids that may stand for one job: those of pushes with a unique key in use; 0 if the ids were not given out
--- ARGV  6… jobs: id, payload, delay (ms, or @ and a moment in ms), priority, max attempts, unique key
+-- ARGV  6… jobs: id, payload, delay (ms, or @ and a moment in ms), priority, max attempts, unique key, and the other
+--         fields that never change, as text: see _records.lua
 -- Returns "pushed" (ms), and a NUL and an id for each job with a unique key, and for a single job: the id of the
 -- job in force. If the limit is exceeded: the number of jobs that would wait, with nothing done. A job whose id
 -- exists stays as it is, unless it is dead: then it is replaced.
@@ -20,7 +21,7 @@ local records, queue = records_at(KEYS), queue_at(KEYS, 1)
 local requests = requests_at(KEYS, tonumber(ARGV[3]))
 local request, window = ARGV[1], tonumber(ARGV[2])
 local max_waiting, max_aliases = tonumber(ARGV[4]), tonumber(ARGV[5])
-local FIRST, FIELDS = 6, 6
+local FIRST, FIELDS = 6, 7
 local count = (#ARGV - FIRST + 1) / FIELDS
 local us = microseconds()
 local now = math.floor(us / 1000)
@@ -34,7 +35,7 @@ local delayed = redis.call('ZCARD', queue.delayed)
 local waiting = redis.call('ZCARD', queue.ready) + delayed + count
 for at = FIRST, waiting > max_waiting and #ARGV or 0, FIELDS do
   local known = redis.call('HGET', records.states, ARGV[at])
-  local unique = ARGV[at + FIELDS - 1]
+  local unique = ARGV[at + FIELDS - 2]
   if known and (request == '' or status_of(known) ~= 'dead') or (unique ~= '' and unique_holder(records, unique)) then
     waiting = waiting - 1
   end
@@ -46,7 +47,7 @@ end
 local ready, priorities = {}, {}
 local pushed, in_force = digits(now), ''
 for at = FIRST, #ARGV, FIELDS do
-  local id, payload, delay, priority, max_attempts, unique = unpack(ARGV, at, at + FIELDS - 1)
+  local id, payload, delay, priority, max_attempts, unique, more = unpack(ARGV, at, at + FIELDS - 1)
   local known = redis.call('HGET', records.states, id)
   local repeated = known and request == ''
   local holder = unique ~= '' and not repeated and holder_for(records, id, unique, max_aliases)
@@ -54,7 +55,7 @@ for at = FIRST, #ARGV, FIELDS do
     pushed = pushed_at(known)
   elseif not holder and (not known or status_of(known) == 'dead') then
     local due = math.max(due_after(delay, us), now)
-    add_job(records, id, payload, now, due, priority, max_attempts, unique)
+    add_job(records, id, payload, now, due, priority, max_attempts, unique, more)
     if known then -- it was dead
       redis.call('ZREM', queue.dead, id)
       redis.call('ZREM', records.finished, id)

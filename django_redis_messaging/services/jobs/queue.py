@@ -36,6 +36,7 @@ from ..common.leases import RenewedLease
 from .engine import (
     POLL_INTERVAL,
     Engine,
+    Extended,
     JobRecord,
     Lease,
     LeasedJob,
@@ -374,8 +375,8 @@ class DelayQueue(Service):
 
     def _extend(self, job: Job, lease: Duration) -> Steps[bool]:
         length = milliseconds(lease, "lease", minimum=1)
-        [in_force] = yield from self._engine.extend([self._lease(job)], length)
-        return in_force
+        [extended] = yield from self._engine.extend([self._lease(job)], length)
+        return extended is not Extended.STALE
 
     def _settle(self, job: Job, outcome: Outcome, ms: int = 0, line: str = "") -> Steps[bool | None]:
         return self._engine.settle(self._lease(job).settlement(outcome, ms, line))

@@ -305,8 +305,8 @@ class Heartbeat:
         if not kept:
             return
         leases = [running.leased.lease for running in kept]
-        in_force = perform_renewal(self._using, self._engine.extend(leases, round(self._lease * 1000)))
-        self._running.mark_lost([one for one, kept_on in zip(kept, in_force, strict=True) if not kept_on])
+        extended = perform_renewal(self._using, self._engine.extend(leases, round(self._lease * 1000)))
+        self._running.mark_lost([one for one, kept_on in zip(kept, extended, strict=True) if not kept_on])
 
     def report(self) -> None:
         """Store the state of the worker, unless it is ending."""

@@ -11,11 +11,12 @@
 -- ARGV  6 lease: id
 -- ARGV  7 lease: fence
 -- ARGV  8 lease: token
--- ARGV  9 outcome: done, retry, release or dead
+-- ARGV  9 outcome: one of those of Outcome in engine.py
 -- ARGV  10 outcome: ms to keep the result, or to delay the next attempt
 -- ARGV  11 outcome: line for the log of attempts
 -- ARGV  12… the job to push: ids that may stand for one job (this one, if its unique key is in use), id, which no
---          other job has, payload, delay (ms, or @ and a moment in ms), priority, max attempts, unique key or empty
+--          other job has, payload, delay (ms, or @ and a moment in ms), priority, max attempts, unique key or empty,
+--          and the other fields that never change, as text
 -- Returns the moment (ms), also to a repeat, as long as the result is kept; 0, with nothing done, if the lease is stale
 -- Wakes the clients that wait for the end of a job: adds an entry to TAG:ended:ID, see _results.lua.
 local records, queue = records_at(KEYS), queue_at(KEYS, 1)

@@ -27,7 +27,7 @@ local leases = redis.call('ZRANGEBYSCORE', queue.leased, '-inf', now, 'WITHSCORE
 for at = 1, #leases, 2 do
   local state = read_state(records, leases[at])
   if state then
-    count_expired(state, max_lost)
+    count_lost(state, max_lost)
   end
   if state and not has_attempts_left(state, max_lost) then
     dying = dying + 1
