@@ -26,6 +26,7 @@ import sys
 import threading
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import suppress
+from contextvars import Context
 from time import monotonic
 from typing import Any
 
@@ -41,7 +42,6 @@ from django.dispatch import Signal
 from ...core import clients
 from ...core.operations import LoopGuard, log_exception
 from ...core.outcome import deadline
-from ...errors import TaskTimeout
 
 logger = logging.getLogger(__name__)
 
@@ -175,9 +175,9 @@ class AttemptInterrupted(BaseException):
 class InterruptibleCall:
     """A call in this thread. No interrupt is raised in this thread outside of `run`."""
 
-    def __init__(self, seconds: float) -> None:
-        #: its timeout
-        self.seconds = seconds
+    __slots__ = ("_is_interrupting", "_is_running", "_next_interrupt", "_thread", "interrupts")
+
+    def __init__(self) -> None:
         #: how often it was interrupted
         self.interrupts = 0
         self._thread = threading.get_ident()
@@ -242,7 +242,7 @@ class InterruptibleCall:
 
     @property
     def seconds_to_interrupt(self) -> float | None:
-        """Seconds until it may be interrupted again; None if it does not run."""
+        """Seconds until it may be interrupted, or interrupted again; None if it does not run."""
         return self._next_interrupt - monotonic() if self._is_running else None
 
 
@@ -254,21 +254,28 @@ def _set_pending(thread: int, kind: type[BaseException] | None) -> None:
 class EventLoop:
     """One event loop, in a thread that starts with the first coroutine.
 
-    Each thread that runs coroutines here has its own database connections for them, as a request has under
-    ASGI: a coroutine can't close those of another one. Old connections are closed before and after each
-    coroutine.
+    Each coroutine has its own database connections meanwhile, as a request has under ASGI: a coroutine can't
+    close those of another one. They are kept for the next coroutines. Old connections are closed before and
+    after each.
+
+    After an unexpected error it ends, and calls `on_failure`, then `on_end`.
     """
 
-    def __init__(self, on_failure: Callable[[], object] = lambda: None) -> None:
+    def __init__(
+        self, on_failure: Callable[[], object] = lambda: None, on_end: Callable[[], object] = lambda: None
+    ) -> None:
         self._on_failure = on_failure
+        self._on_end = on_end
         self._lock = threading.Lock()
         self._started: tuple[asyncio.AbstractEventLoop, threading.Thread] | None = None
         self._closing = False
         self._failed = False
-        #: coroutines that have not ended
+        #: coroutines of `run` that have not ended
         self._running: set[concurrent.futures.Future[Ended]] = set()
-        #: for each thread that runs coroutines: `sync_thread`
-        self._local = threading.local()
+        #: coroutines of `start` that have not ended
+        self._tasks: set[asyncio.Task[None]] = set()
+        #: threads that no coroutine uses
+        self._free: list[SyncThread] = []
         #: threads whose calls outlived their coroutines, until these calls end
         self._abandoned: set[SyncThread] = set()
 
@@ -285,7 +292,6 @@ class EventLoop:
             value, error = running.result()
         finally:
             self._running.discard(running)
-            self._check_abandoned()
         try:
             if error is not None:
                 raise error
@@ -293,13 +299,48 @@ class EventLoop:
         finally:
             del error  # its traceback refers to this frame
 
+    def start(self, coroutines: Sequence[tuple[Coroutine[Any, Any, None], Context]]) -> None:
+        """Start coroutines there, each in its context; they must raise nothing. Raises EventLoopEnded, and
+        has closed them then."""
+        try:
+            if self._failed:
+                raise EventLoopEnded
+            loop = self._started_loop()
+            loop.call_soon_threadsafe(self._create_tasks, loop, coroutines)
+        except (EventLoopEnded, RuntimeError):  # the loop is closed
+            for coroutine, _ in coroutines:
+                coroutine.close()
+            raise EventLoopEnded from None
+
+    async def attend(self, coroutine: Coroutine[Any, Any, Any]) -> Ended:
+        """Run a coroutine here, with database connections of its own. Returns its result, and what it raised:
+        as the exception of an asyncio task, SystemExit and KeyboardInterrupt would end the event loop."""
+        sync_thread = self._free.pop() if self._free else SyncThread()
+        try:
+            return await _outcome(sync_thread, coroutine)
+        finally:
+            if sync_thread.abandoned:
+                self._note_abandoned(sync_thread)
+            else:
+                self._free.append(sync_thread)
+
+    def _create_tasks(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        coroutines: Sequence[tuple[Coroutine[Any, Any, None], Context]],
+    ) -> None:
+        for coroutine, context in coroutines:
+            task = loop.create_task(coroutine, context=context)
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
     def _submit(self, coroutine: Coroutine[Any, Any, Any]) -> concurrent.futures.Future[Ended]:
         loop = self._started_loop()
-        outcome = _outcome(self._sync_thread(), coroutine)
+        attending = self.attend(coroutine)
         try:
-            return asyncio.run_coroutine_threadsafe(outcome, loop)
+            return asyncio.run_coroutine_threadsafe(attending, loop)
         except RuntimeError:  # the loop is closed
-            outcome.close()
+            attending.close()
             coroutine.close()
             if self._failed:  # meanwhile
                 raise EventLoopEnded from None
@@ -335,20 +376,10 @@ class EventLoop:
                 self._started = loop, thread
             return self._started[0]
 
-    def _sync_thread(self) -> SyncThread:
-        found: SyncThread | None = getattr(self._local, "sync_thread", None)
-        if found is None or found.abandoned:
-            found = self._local.sync_thread = SyncThread()
-        return found
-
-    def _check_abandoned(self) -> None:
-        """If the coroutine of this thread has left a call behind, log that; end because of too many."""
-        sync_thread: SyncThread = self._local.sync_thread
-        if not sync_thread.abandoned:
-            return
-        with self._lock:
-            self._abandoned = {one for one in (*self._abandoned, sync_thread) if one.abandoned}
-            count = len(self._abandoned)
+    def _note_abandoned(self, sync_thread: SyncThread) -> None:
+        """Log that a coroutine has left a call behind in this thread; end because of too many."""
+        self._abandoned = {one for one in (*self._abandoned, sync_thread) if one.abandoned}
+        count = len(self._abandoned)
         logger.warning(
             "A call of sync_to_async still runs though its coroutine has ended; it keeps its thread and its "
             "database connections. %d such threads now.",
@@ -382,6 +413,7 @@ class EventLoop:
         for running in list(self._running):
             with suppress(concurrent.futures.InvalidStateError):  # it has ended meanwhile
                 running.set_exception(EventLoopEnded())
+        self._on_end()
 
 
 class EventLoopEnded(Exception):
@@ -389,7 +421,7 @@ class EventLoopEnded(Exception):
 
 
 class SyncThread(ThreadSensitiveContext):
-    """Where asgiref runs the `sync_to_async` calls of coroutines: one thread, started by the first call, with
+    """Where asgiref runs the `sync_to_async` calls of a coroutine: one thread, started by the first call, with
     its own database connections."""
 
     #: closes the connections after the last call; not done: a call still runs there, though its coroutine
@@ -397,6 +429,8 @@ class SyncThread(ThreadSensitiveContext):
     closing: asyncio.Future[list[str]] | None = None
     #: whether it may have open database connections before the first call of a coroutine
     has_connections = False
+    #: whether `end_calls` was called for the coroutine that uses it
+    has_ended_calls = False
 
     @property
     def abandoned(self) -> bool:
@@ -410,20 +444,17 @@ class SyncThread(ThreadSensitiveContext):
 
 
 async def _outcome(sync_thread: SyncThread, coroutine: Coroutine[Any, Any, Any]) -> Ended:
-    """Run a coroutine whose sync calls use this thread. Returns its result, or what it raised: as the
-    exception of an asyncio task, SystemExit and KeyboardInterrupt would end the event loop."""
+    """Run a coroutine whose sync calls use this thread. Returns its result, or what it raised."""
     SyncToAsync.thread_sensitive_context.set(sync_thread)
     if sync_thread.has_connections:
         await _close_connections(sync_thread)
+    sync_thread.has_ended_calls = False
     value, error = None, None
     try:
         value = await coroutine
-    except asyncio.CancelledError:
-        await _end_calls(sync_thread)
-        raise
     except BaseException as raised:
         error = raised
-    left_open = await _end_calls(sync_thread, interrupted=issubclass(type(error), TaskTimeout))
+    left_open = [] if sync_thread.has_ended_calls else await end_calls()
     try:
         if left_open and error is None:
             error = open_transaction_error(left_open)
@@ -432,14 +463,24 @@ async def _outcome(sync_thread: SyncThread, coroutine: Coroutine[Any, Any, Any])
         del error  # its traceback refers to this frame
 
 
-async def _end_calls(sync_thread: SyncThread, *, interrupted: bool = False) -> list[str]:
-    """Wait for the calls that a coroutine has left in its thread, for a moment, and close its connections
+async def end_calls(*, interrupted: bool = False) -> list[str]:
+    """Wait for the calls that this coroutine has left in its thread, for a moment, and close its connections
     there: all if it was `interrupted`. Returns the databases in which it left a transaction open."""
+    sync_thread = SyncToAsync.thread_sensitive_context.get()
+    sync_thread.has_ended_calls = True
     if not sync_thread.has_started:
         return []
     sync_thread.closing = asyncio.ensure_future(_close_connections(sync_thread, interrupted=interrupted))
     await asyncio.wait([sync_thread.closing], timeout=ABANDONED_AFTER)
     return [] if sync_thread.abandoned else sync_thread.closing.result()
+
+
+async def call_in_thread(function: Callable[[], object]) -> None:
+    """Call a function in the thread of this coroutine, after its last call there; it must raise nothing."""
+    sync_thread = SyncToAsync.thread_sensitive_context.get()
+    if not sync_thread.abandoned:
+        await sync_to_async(function)()
+        await _close_connections(sync_thread)
 
 
 async def _close_connections(sync_thread: SyncThread, *, interrupted: bool = False) -> list[str]:
