@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 from ...core.operations import LoopGuard, log_exception
 from ...errors import TaskCancelled, TaskTimeout
 from . import threads
-from .engine import FollowUp, Lease, LeasedJob, Outcome, Settlement
+from .engine import LeasedJob, Outcome, Settlement
 from .threads import (
     INTERRUPT_INTERVAL,
     AttemptInterrupted,
@@ -71,7 +71,8 @@ Attempt = Callable[["RunningJob"], "Settlement | Coroutine[Any, Any, Settlement 
 class Report(NamedTuple):
     """What has become of one job. All values are plain: it may be sent to another process."""
 
-    job_id: str
+    #: the number with which the job was handed over
+    number: int
     #: the value of an Outcome, or NOT_STARTED, UNSETTLED or GOES_ON
     ended: str
     #: see Settlement
@@ -86,11 +87,6 @@ class Report(NamedTuple):
     #: whether it ran, or runs, on the event loop
     is_async: bool = False
 
-    def settlement(self, lease: Lease, pushed: Callable[[int], None]) -> Settlement:
-        """The lease with the outcome. `pushed`: see FollowUp."""
-        follow_up = None if self.follow_up is None else FollowUp(*self.follow_up, pushed)
-        return Settlement(lease, Outcome(self.ended), self.ms, self.line, follow_up)
-
 
 #: takes reports, in any thread
 Reporter = Callable[[list[Report]], object]
@@ -100,12 +96,13 @@ class RunningJob:
     """A job in this process: a job that waits for its lane, or an attempt at it."""
 
     __slots__ = (
-        "_call", "_executor", "_interrupts", "_task", "_timer", "cancelled_at", "lease_lost", "leased", "released", "started",
-        "timeout",
+        "_call", "_executor", "_interrupts", "_task", "_timer", "cancelled_at", "lease_lost", "leased", "number",
+        "released", "started", "timeout",
     )  # fmt: skip
 
-    def __init__(self, leased: LeasedJob, executor: Executor) -> None:
+    def __init__(self, leased: LeasedJob, executor: Executor, number: int = 0) -> None:
         self.leased = leased
+        self.number = number
         #: when the call began: monotonic; None before
         self.started: float | None = None
         #: seconds the call may take; None: any time
@@ -331,7 +328,7 @@ class Executor:
         self._on_failure = on_failure
         self._before_exit = before_exit
         #: jobs that were handed over and have not ended
-        self._jobs: dict[str, RunningJob] = {}
+        self._jobs: dict[int, RunningJob] = {}
         #: batches that have not ended
         self._batches: set[Batch] = set()
         #: for the lanes; None: end
@@ -341,7 +338,7 @@ class Executor:
         #: outcomes of coroutines that are not reported yet
         self._async_outcomes: list[Report] = []
         #: called after the push of the follow-up of a job, with its moment
-        self._announcements: dict[str, Callable[[int], object]] = {}
+        self._announcements: dict[int, Callable[[int], object]] = {}
         self._pokes: SimpleQueue[None] = SimpleQueue()
         self._checks_soon = False
         self._closing = False
@@ -352,12 +349,12 @@ class Executor:
             self._start_thread(f"lane {number}", self._run_lane)
         self._start_thread("watch", self._watch)
 
-    def run(self, jobs: Sequence[LeasedJob], *, is_async: bool = False) -> None:
-        """Run jobs in order, in the next free lane. `is_async`: their attempts are coroutines, as far as is
-        known; they need no lane. Never blocks."""
-        running = [RunningJob(leased, self) for leased in jobs]
+    def run(self, jobs: Sequence[tuple[int, LeasedJob]], *, is_async: bool = False) -> None:
+        """Run jobs in order, in the next free lane; each with a number that identifies it from now on.
+        `is_async`: their attempts are coroutines, as far as is known; they need no lane. Never blocks."""
+        running = [RunningJob(leased, self, number) for number, leased in jobs]
         for one in running:
-            self._jobs[one.leased.lease.id] = one
+            self._jobs[one.number] = one
         batch = Batch(running, is_async=is_async)
         self._batches.add(batch)
         if is_async:
@@ -367,21 +364,21 @@ class Executor:
         if len(jobs) > 1 and not self._checks_soon:
             self.check_soon()
 
-    def cancel(self, job_id: str) -> None:
+    def cancel(self, number: int) -> None:
         """Interrupt a call, as its timeout would; if it has not started, it won't."""
-        running = self._jobs.get(job_id)
+        running = self._jobs.get(number)
         if running is not None and running.cancelled_at is None:
             running.cancel()
             self.check_soon()
 
-    def mark_lost(self, job_ids: Iterable[str]) -> None:
+    def mark_lost(self, numbers: Iterable[int]) -> None:
         """Mark jobs that another worker may have: those that have not started won't."""
-        for job_id in job_ids:
-            running = self._jobs.get(job_id)
+        for number in numbers:
+            running = self._jobs.get(number)
             if running is not None and not running.lease_lost:
                 running.lease_lost = True
                 if running.started is not None:
-                    logger.warning("Job id=%s lost its lease while it ran.", job_id)
+                    logger.warning("Job id=%s lost its lease while it ran.", running.leased.lease.id)
 
     def give_back(self, *, running: bool = False) -> None:
         """Report the jobs that have not started as such; with `running`, the others as released, whatever
@@ -391,16 +388,16 @@ class Executor:
         if not running:
             return
         reports = []
-        for job_id, one in list(self._jobs.items()):
+        for number, one in list(self._jobs.items()):
             one.released = True
-            if self._jobs.pop(job_id, None) is not None:
-                reports.append(Report(job_id, Outcome.RELEASE.value, started=one.started is not None))
+            if self._jobs.pop(number, None) is not None:
+                reports.append(Report(number, Outcome.RELEASE.value, started=one.started is not None))
         if reports:
             self._report(reports)
 
-    def announce(self, job_id: str, moment: int) -> None:
+    def announce(self, number: int, moment: int) -> None:
         """The follow-up of a job was pushed at this moment (ms); 0: it was not, and won't be."""
-        pushed = self._announcements.pop(job_id, None)
+        pushed = self._announcements.pop(number, None)
         if pushed is not None and moment:
             self._do_aside(lambda: pushed(moment))
 
@@ -476,12 +473,11 @@ class Executor:
                 except IndexError:  # handed back meanwhile
                     break
                 report = self._run_job(running, batch, coroutines)
-                now = monotonic()
+                now = batch.began = monotonic()
                 if report is not None:
                     if not outcomes:
                         batch.waits_since = now
-                    outcomes.append(report._replace(seconds=now - batch.began))
-                batch.began = now
+                    outcomes.append(report)
                 if running.was_interrupted:
                     return self._replace_lane(batch)
                 if outcomes and now - batch.waits_since > BATCH_INTERVAL:
@@ -504,36 +500,38 @@ class Executor:
         context = copy_context()
         settlement = context.run(self._attempt, running)
         if type(settlement) is not CoroutineType:
-            return self._ended(running, settlement)  # type: ignore[arg-type]
+            return self._ended(running, settlement, seconds=monotonic() - batch.began)  # type: ignore[arg-type]
         coroutine, rest = self._attend(running, settlement), settlement
         if batch.is_async:
             coroutines.append(_Started(running, coroutine, rest, context))
             return None
         self._start_coroutines([_Started(running, coroutine, rest, context)])
-        return Report(running.leased.lease.id, GOES_ON, is_async=True)
+        return Report(running.number, GOES_ON, is_async=True)
 
     def _ended(
         self,
         running: RunningJob,
         settlement: Settlement | None,
         otherwise: str = UNSETTLED,
+        *,
+        seconds: float = 0.0,
         is_async: bool = False,
     ) -> Report | None:
         """The report of a job that has ended; None if it was reported before."""
-        job_id = running.leased.lease.id
-        if self._jobs.pop(job_id, None) is None:
+        number = running.number
+        if self._jobs.pop(number, None) is None:
             if settlement is not None:
                 log_lost_lease(settlement)
             return None
         started = running.started is not None
         if settlement is None:
-            return Report(job_id, otherwise, started=started, is_async=is_async)
+            return Report(number, otherwise, 0, "", None, started, seconds, is_async)
         _, outcome, ms, line, follow_up = settlement
         fields = None
         if follow_up is not None:
-            self._announcements[job_id] = follow_up.pushed
+            self._announcements[number] = follow_up.pushed
             fields = follow_up.queue, tuple(follow_up.job), follow_up.max_aliases
-        return Report(job_id, outcome._value_, ms, line, fields, started, 0.0, is_async)
+        return Report(number, outcome._value_, ms, line, fields, started, seconds, is_async)
 
     def _flush(self, batch: Batch) -> None:
         """Report the outcomes of a batch so far."""

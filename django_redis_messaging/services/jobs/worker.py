@@ -1,15 +1,13 @@
-"""The worker: lanes that claim and run jobs, while their leases are kept.
+"""The worker: claims jobs, keeps their leases and settles them, while executors run them.
 
-Each lane is a thread that settles its last job and claims the next in one round trip, shared with the lanes
-that arrive at the same time: one lane at a time talks to Redis, the others wait, and the first of them serves
-them all as soon as that lane is back ("flat combining", Hendler, Incze, Shavit and Tzafrir 2010). A lane that
-arrives alone is served at once. Of the idle lanes, too, one at a time waits for a wake-up (leader and
-followers), so that an idle worker calls Redis once a second. Coroutines run on one event loop, while their
-lane waits for them. The thread that calls `run` supervises and never waits for Redis: stop signals, timeouts,
-the drain. Timeouts, heartbeats and settling are in running.py, interrupts and the event loop in threads.py.
+One loop does all of it, in the thread that calls `run`. It waits for events in its inbox: reports of
+executors, wake-ups, lost leases and cancellations, stops. In each turn it makes at most one claim, which also
+settles all jobs that have ended meanwhile, for as many jobs as fit: one for each free lane, and more when the
+recent ones were quick. What does not fit after all is released, uncharged. Two threads wait for Redis in its
+place: one for wake-ups, while lanes are idle and nothing is ready; one extends the leases.
 
-A lone job (see jobs/claim.lua) is started alone in its process. If it ends this process, too, it takes no
-others with it.
+A job that may have ended its process runs apart (see State.apart): it starts when no other job runs here, and
+no other one is claimed meanwhile. If it ends this process, too, it takes no others with it.
 
 If the reply to a claim is lost, its jobs would come back at the end of their leases as jobs that have lost
 their worker, and one with a single attempt would be dead. So the worker releases them, by the token of the
@@ -18,79 +16,80 @@ claim.
 
 from __future__ import annotations
 
+import itertools
 import logging
 import math
 import os
 import socket
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
-from contextvars import copy_context
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from queue import Empty, SimpleQueue
 from time import monotonic
+from typing import Any
 
 from ... import conf
 from ...core.commands import batched
-from ...core.operations import LoopGuard, perform
-from ...core.outcome import backoff, deadline, time_left
+from ...core.operations import LoopGuard, log_exception, perform, perform_renewal
+from ...core.outcome import backoff, deadline, no_retries_when, time_left
 from ...errors import MessagingError, OutcomeUnknown
-from . import threads
+from ..common.leases import RenewedByCall
 from .engine import (
     PAGE,
     POLL_INTERVAL,
     Claimed,
     Engine,
+    Extended,
+    FollowUp,
+    Lease,
     LeasedJob,
     Outcome,
     Settlement,
-    State,
     new_token,
 )
-from .running import (
-    Heartbeat,
-    NotStarted,
-    Outage,
-    RunningJob,
-    RunningJobs,
-    Settler,
-    log_lost_lease,
-    log_unsettled,
-)
-from .threads import EventLoop, create_backends, end_process, find_held_locks
+from .executor import GOES_ON, NOT_STARTED, UNSETTLED, Attempt, Executor, Report, log_lost_lease
 
 logger = logging.getLogger(__name__)
 
 #: weight of a queue, at most
 MAX_WEIGHT = 1000
-#: seconds that lanes without a job get to end: an idle one notices a stop within POLL_INTERVAL
-IDLE_DRAIN = 1.2
 #: seconds for the calls to Redis at the end of a worker on which no job depends
 LAST_DEADLINE = 0.8
 #: claims whose lost replies are remembered, the latest ones
 MAX_LOST_CLAIMS = 1000
-#: seconds for which one lone job may keep the other lanes from claiming, in all its waits together
-LONE_PAUSE = 5.0
-#: seconds for which a lone job that could not be started is released, so that other workers can claim it;
-#: doubled with each failed try, up to the maximum
-LONE_FIRST_DELAY, LONE_MAX_DELAY = 1.0, 60.0
-#: failed tries, in about 10 minutes, after which a lone job is started beside others
-LONE_TRIES = 15
-#: lone jobs that a worker remembers
-MAX_LONE_JOBS = 1000
+#: seconds between two extensions of leases, at most: a cancellation is noticed by the next one
+MAX_EXTEND_INTERVAL = 1.0
+#: quick jobs that a lane gets at a time, at most
+MAX_BATCH = 32
+#: from this size of batches on, one waits for the next free lane
+PREFETCHED = 8
+#: mean seconds below which the jobs of a task are quick; how many have to be seen before
+QUICK, MIN_SEEN = 0.001, 3
+#: seconds that one job adds to the mean, at most: it may have waited for a processor
+MAX_SAMPLE = 0.005
+#: tasks whose speed is remembered
+MAX_TASKS = 1000
+#: seconds for which a job that runs apart waits until no other one runs here; then it is released for as
+#: long, so that another worker can have it. Both are doubled with each try, up to the maximum
+APART_FIRST_WAIT, APART_MAX_WAIT = 5.0, 300.0
+#: seconds for which further jobs that run apart are released
+APART_DELAY = 1.0
 
-#: makes an attempt at a job, within `RunningJob.start`; returns the settlement, or None if the lease is lost
-Attempt = Callable[[RunningJob], Settlement | None]
-#: makes the round trip: settlements, number of jobs to claim
-Exchange = Callable[[Sequence[Settlement], int], Claimed]
+_OUTCOMES = {outcome.value: outcome for outcome in Outcome}
 
 
 @dataclass(frozen=True)
 class Limits:
     """Options of a worker, and the limits at which it ends."""
 
-    #: jobs that run at a time
+    #: sync jobs that run at a time: lanes, in each process
     concurrency: int = 4
+    #: processes that run jobs; 0: this one does
+    processes: int = 0
+    #: coroutines that run at a time, in each process
+    async_concurrency: int = 200
     #: seconds that a lease lasts; it is extended after each third
     lease: float = 30.0
     #: end when no job is ready
@@ -128,6 +127,8 @@ class Worker:
         limits: Limits = DEFAULT_LIMITS,
     ) -> None:
         self.id = f"{socket.gethostname()[:40]}-{os.getpid()}-{os.urandom(3).hex()}"
+        #: jobs that were started and ended
+        self.done = 0
         #: whether a part of it ended by an unexpected error
         self.failed = False
         self._engine = engine
@@ -135,208 +136,208 @@ class Worker:
         self._order = QueueOrder(queues)
         self._attempt = attempt
         self._limits = limits
-        self._combiner = Combiner(self._exchange)
-        self._settler = Settler(engine, using)
         self._lost_claims = LostClaims(engine, using, self._order.queues, limits.lease)
-        #: True: stop; False: a lane ended. Not an Event, whose set() in a signal handler could deadlock.
-        self._signals: SimpleQueue[bool] = SimpleQueue()
-        self._stopping = threading.Event()
-        self._ended = threading.Event()
-        self._running = RunningJobs()
-        self._admission = Admission(limits.max_tasks)
-        self._starts = LoneStarts(engine, using, self.id, self._admission)
-        self._wakeups = Wakeups(engine, using, self._order.queues, self._stopping)
-        self._heartbeat = Heartbeat(
-            engine, using, self.id, self._running, limits.lease, lambda: self.done, self._fail
-        )
-        self._event_loop = EventLoop(self._fail)
-        #: threads of lanes that have not ended
-        self._lanes: set[threading.Thread] = set()
-        #: those that run a job, or have to settle one
-        self._busy: set[threading.Thread] = set()
-        #: those whose job was interrupted: another thread goes on in their place
-        self._interrupted: set[threading.Thread] = set()
-
-    @property
-    def done(self) -> int:
-        """Jobs that were started and ended."""
-        return self._admission.done
+        #: what the loop handles: a function and its argument. Reentrant: a signal handler adds to it
+        self._inbox: SimpleQueue[tuple[Callable[[Any], object], Any]] = SimpleQueue()
+        #: calls of `stop`
+        self._stops = 0
+        self._stopping = False
+        #: whether running jobs are released now
+        self._ended = False
+        self._hosts: list[Host] = []
+        #: jobs that were claimed and have not ended, by number: a job whose lease was lost may be claimed again
+        self._jobs: dict[int, Job] = {}
+        self._numbers = itertools.count(1)
+        #: of jobs that have ended
+        self._settlements: list[Settlement] = []
+        self._outage: Outage | None = None
+        self._speeds = Speeds()
+        #: quick jobs that are claimed for each free lane
+        self._size = 1
+        #: whether all jobs of the last claim were coroutines
+        self._claimed_coroutines = False
+        #: when to claim though nothing has changed: monotonic
+        self._next_claim = 0.0
+        self._apart = Apart()
+        self._wakeups = Wakeups(engine, using, self._order.queues, self._on_wakeup)
+        self._keeper = Keeper(self)
 
     def stop(self) -> None:
         """Start no more jobs; at the second call, release the running ones. Safe in a signal handler."""
-        self._signals.put(True)
+        self._stops += 1
+        self._inbox.put((self._on_stop, None))
 
     def run(self) -> None:
         """Work until stopped, or until a limit is reached; then wait for running jobs, and release those that
         don't finish in time."""
-        self._heartbeat.start()
-        self._read_signal(0)
         closes = monotonic() + (self._limits.max_time or math.inf)
-        for lane in [self._new_lane(f"lane {number}") for number in range(self._limits.concurrency)]:
-            lane.start()
-        self._supervise(closes, self._stopping.is_set)
-        self._begin_stop()
-        self._supervise(monotonic() + self._limits.drain, lambda: not self._busy)
-        if not self._busy:
-            self._supervise(monotonic() + IDLE_DRAIN, lambda: False)
-        self._ended.set()
-        with deadline(conf.current().COMMAND_DEADLINE):  # for all that follows, should Redis not reply
-            self._release_running()
-            self._release_lost_claims()
-        with deadline(LAST_DEADLINE):
-            self._heartbeat.stop()  # before remove_worker(): a later heartbeat would add the worker again
-            self._join_idle_lanes()
-        self._event_loop.close()
-        # without a heartbeat it counts as ended, too
-        with deadline(LAST_DEADLINE / 2), suppress(MessagingError):
-            perform(self._using, self._engine.remove_worker(self.id))
+        self._keeper.start()
+        self._take_events(0)
+        try:
+            if not self._stopping:
+                self._start_hosts()
+            with no_retries_when(lambda: self._stopping or self._stops > 0):
+                while not self._stopping and monotonic() < closes:
+                    self._take_events(min(self._seconds_to_claim(), closes - monotonic()))
+                    self._turn()
+                self._begin_stop()
+                self._drain(monotonic() + self._limits.drain)
+        except Exception as error:
+            self._fail(None)
+            log_exception(logger, error, "The loop of worker %s failed; stopping.", self.id)
+        self._end()
 
-    def _supervise(self, ends: float, has_ended: Callable[[], bool]) -> None:
-        """Until then, or until `has_ended`, or a second stop, or the end of all lanes: read signals, and
-        interrupt jobs whose time is up."""
-        while self._lanes and not self._ended.is_set() and not has_ended():
-            left = ends - monotonic()
-            if left <= 0:
-                return
-            self._running.interrupt_overdue()
-            self._read_signal(min(left, self._running.seconds_to_check()))
+    def _start_hosts(self) -> None:
+        executor = Executor(
+            self._attempt,
+            self._limits.concurrency,
+            self._take_reports,
+            self._fail_soon,
+            name=f"Worker {self.id}",
+            before_exit=self._release_before_exit,
+        )
+        self._hosts = [Host(executor, self._limits.concurrency, self._limits.async_concurrency)]
 
-    def _read_signal(self, seconds: float) -> None:
-        """Wait for a signal, and act on it."""
+    # Events. They are handled in the loop; other threads put them into its inbox.
+
+    def _take_events(self, seconds: float) -> None:
+        """Wait for an event, and handle all that have arrived."""
+        inbox = self._inbox
         with suppress(Empty):
-            if not self._signals.get(timeout=seconds):
-                return
-            if self._stopping.is_set():
-                self._ended.set()
-            self._begin_stop()
+            handle, argument = inbox.get(timeout=seconds) if seconds > 0 else inbox.get_nowait()
+            while True:
+                handle(argument)
+                handle, argument = inbox.get_nowait()
 
-    def _begin_stop(self) -> None:
-        """Let no lane claim another job."""
-        self._stopping.set()
-        self._admission.close()
+    def _take_reports(self, reports: Sequence[Report]) -> None:
+        self._inbox.put((self._on_reports, reports))
 
-    def _new_lane(self, name: str, settlement: Settlement | None = None) -> threading.Thread:
-        """A thread that has to be started: a lane, whose last job has still to be settled like this."""
-        lane = threading.Thread(target=self._run_thread, args=(settlement,), name=name, daemon=True)
-        self._lanes.add(lane)
-        if settlement is not None:
-            self._busy.add(lane)
-        return lane
+    def _on_wakeup(self) -> None:
+        self._inbox.put((self._claim_soon, None))
 
-    def _run_thread(self, settlement: Settlement | None) -> None:
-        """Run a lane. An unexpected error ends the whole worker, so that its supervisor notices."""
-        lane = threading.current_thread()
-        try:
-            with LoopGuard(
-                logger, "%s of worker %s failed; stopping.", lane.name, self.id, on_failure=self._fail
-            ):
-                create_backends()
-                self._run_lane(settlement)
-                threads.discard_connections()
-        finally:
-            self._lanes.discard(lane)
-            self._busy.discard(lane)
-            self._signals.put(False)
-
-    def _replace_lane(self, settlement: Settlement | None) -> None:
-        """Go on in a new thread: the job of this one was interrupted, so that anything may be half done in
-        it. If it holds locks, for which other threads would wait forever, end the process."""
-        self._interrupted.discard(threading.current_thread())
-        if locks := find_held_locks():
-            end_process(f"Worker {self.id}", locks, lambda: self._release_all(settlement))
-        lane = self._new_lane(threading.current_thread().name, settlement)
-        try:
-            lane.start()
-        except BaseException:
-            self._lanes.discard(lane)
-            self._busy.discard(lane)
-            raise
-
-    def _release_all(self, settlement: Settlement | None) -> None:
-        """Settle the job of this lane, and release those of the others."""
-        if settlement is not None:
-            self._settler.try_settle(settlement, Outage())
-        self._release_running()
-
-    def _fail(self) -> None:
+    def _fail_soon(self) -> None:
         """End because of an unexpected error, which was logged."""
+        self.failed = True  # at once: the loop may be about to end
+        self._inbox.put((self._fail, None))
+
+    def _fail(self, _: object) -> None:
         self.failed = True
         self._begin_stop()
-        self._signals.put(False)
 
-    def _run_lane(self, settlement: Settlement | None) -> None:
-        """Settle, claim, run, until stopped."""
-        outage: Outage | None = None
-        while True:
-            try:
-                if self._stopping.is_set():
-                    if settlement is not None:
-                        self._settler.settle(settlement, is_repeat=_was_sent(outage))
-                    return
-                claim = self._claim(settlement, outage)
-                if settlement is not None:
-                    self._admission.count_settled()
-                settlement = outage = None
-                if claim is None or claim.job is None:
-                    self._busy.discard(threading.current_thread())
-            except MessagingError as error:
-                outage = outage or Outage()
-                outage.add(error)
-                if settlement and self._settler.try_settle(settlement, outage):
-                    self._admission.count_settled()
-                    settlement = None
-                if self._ended.is_set():
-                    if settlement is not None:
-                        log_unsettled([settlement], error)
-                    return
-                self._pause(outage, error)
-                continue
-            if claim is None:
-                continue
-            if claim.job is not None:
-                self._busy.add(threading.current_thread())
-                settlement = self._run_job(claim.job)
-                if threading.current_thread() in self._interrupted:
-                    return self._replace_lane(settlement)
-            elif self._limits.burst:
-                return  # other lanes go on while they find jobs
-            else:
-                self._wakeups.wait(claim.due_in)
+    def _on_stop(self, _: object) -> None:
+        self._ended = self._stopping
+        self._begin_stop()
 
-    def _pause(self, outage: Outage, error: MessagingError) -> None:
-        """Wait before the next attempt to reach Redis. A burst ends instead: its caller expects that."""
-        if self._limits.burst and outage.is_long and not self._stopping.is_set():
-            logger.error("Claiming jobs failed; stopping: %s", error)
-            self._fail()
+    def _claim_soon(self, _: object) -> None:
+        self._wakeups.is_waiting = False
+        self._next_claim = 0.0
+
+    def _on_reports(self, reports: Sequence[Report]) -> None:
+        started, returned = 0, []
+        for report in reports:
+            job = self._jobs.get(report.number)
+            if job is None:  # it was released
+                continue
+            if report.ended == GOES_ON:
+                job.leave_lane()
+                self._speeds.note(job.task, 0.0, is_async=True)
+                continue
+            del self._jobs[report.number]
+            job.leave()
+            if report.ended == NOT_STARTED:
+                returned.append(job)
+                continue
+            if report.started:
+                started += 1
+                self._speeds.note(job.task, report.seconds, is_async=report.is_async)
+            self._note_end(job, report)
+        self.done += started
+        if returned:
+            self._place_again(returned)
+        if started and self._limits.reached(self.done):
+            self._begin_stop()
+
+    def _note_end(self, job: Job, report: Report) -> None:
+        lease = job.leased.lease
+        if report.ended == UNSETTLED:
             return
-        seconds = backoff(outage.failures)
-        logger.warning("Claiming jobs failed, retrying in %.1f s: %s", seconds, error)
-        until = self._ended if self._stopping.is_set() else self._stopping
-        until.wait(seconds)
+        follow_up = None
+        if report.follow_up is not None:
+            announce = partial(job.executor.announce, report.number)
+            follow_up = FollowUp(*report.follow_up, announce)
+        self._settlements.append(
+            Settlement(lease, _OUTCOMES[report.ended], report.ms, report.line, follow_up)
+        )
 
-    def _claim(self, settlement: Settlement | None, outage: Outage | None) -> Claim | None:
-        """Settle the last job and claim the next; None if it only settled, or the worker stops. Without a job
-        to settle, wait until one may be claimed."""
-        is_repeat = _was_sent(outage)
-        if settlement is not None and settlement.follow_up is not None:
-            # alone: a claim has no keys for the queue of the other job
-            self._settler.settle(settlement, is_repeat=is_repeat)
-            return None
-        admitted = self._admission.enter(wait=settlement is None)
-        if settlement is None and not admitted:
-            return None
-        has_job = False
+    def _on_extended(self, extended: Sequence[tuple[int, Extended]]) -> None:
+        """Handle lost leases and cancellations, unless the jobs have ended meanwhile."""
+        for number, what in extended:
+            job = self._jobs.get(number)
+            if job is None:
+                continue
+            if what is Extended.STALE:
+                job.is_lost = True
+                job.executor.mark_lost([number])
+            elif what is Extended.CANCEL:
+                job.is_cancelled = True
+                job.executor.cancel(number)
+
+    def _begin_stop(self) -> None:
+        """Claim no more jobs, and give back those that have not started."""
+        if not self._stopping:
+            self._stopping = True
+            self._wakeups.end()
+            for host in self._hosts:
+                host.executor.give_back()
+
+    # Claims
+
+    def _seconds_to_claim(self) -> float:
+        now = monotonic()
+        if self._outage is not None:
+            return self._outage.retry_at - now
+        if self._settlements:
+            return 0.0
+        seconds = self._next_claim - now if self._room() > 0 else POLL_INTERVAL
+        return min(seconds, self._apart.seconds(now))
+
+    def _turn(self) -> None:
+        """Settle what has ended, and claim what fits, if there is a reason for it."""
+        now = monotonic()
+        if self._stopping or (self._outage is not None and now < self._outage.retry_at):
+            return
+        self._settle_follow_ups()
+        self._start_apart(now)
+        count = self._room()
+        if self._settlements or (count > 0 and now >= self._next_claim):
+            self._claim(max(count, 0))
+        elif count > 0:
+            self._wakeups.wait(self._next_claim - now)
+
+    def _claim(self, count: int) -> None:
+        settlements = self._settlements[:PAGE]
         try:
-            claim = self._combiner.claim(settlement, wants_job=admitted)
-            has_job = claim.job is not None
-        finally:
-            if admitted and not has_job:
-                self._admission.leave(started=False)
-        if settlement is not None and not claim.applied and not is_repeat:
-            log_lost_lease(settlement)
-        return claim if admitted else None
+            claimed = self._exchange(settlements, count)
+        except MessagingError as error:
+            self._note_outage(error)
+            return
+        self._note_settled(settlements, claimed.applied)
+        if not count:
+            return
+        found = len(claimed.jobs)
+        if found < count:
+            due_in = POLL_INTERVAL if claimed.due_in is None else claimed.due_in
+            self._next_claim = monotonic() + min(due_in, POLL_INTERVAL)
+        else:
+            self._next_claim = 0.0
+        if found:
+            jobs = [Job(next(self._numbers), leased) for leased in claimed.jobs]
+            self._place(jobs, is_full=found == count)
+        elif self._limits.burst and not self._jobs and not self._settlements:
+            self._begin_stop()
 
     def _exchange(self, settlements: Sequence[Settlement], count: int) -> Claimed:
+        """Settle leases and claim jobs; raises MessagingError."""
         lease = round(self._limits.lease * 1000)
         queues = self._order.next() if count else self._order.queues
         if self._lost_claims:
@@ -349,70 +350,233 @@ class Worker:
             if count:
                 self._lost_claims.add(token)
             raise
-        self._heartbeat.consumed = True
+        if count:
+            self._keeper.consumed = True
         return claimed
 
-    def _run_job(self, leased: LeasedJob) -> Settlement | None:
-        if self._stopping.is_set():
-            self._admission.leave(started=False)
-            return leased.lease.settlement(Outcome.RELEASE)
-        running = RunningJob(leased, self._event_loop.run, self._starts.start, self._wake)
-        self._running.add(running)
-        settlement: Settlement | None = None
-        try:
-            # what it changes in its context, such as the language, ends with it
-            settlement = copy_context().run(self._attempt, running)
-        except NotStarted as reason:
-            settlement = reason.settlement
-        finally:
-            self._running.discard(running)
-            if running.was_interrupted:
-                self._interrupted.add(threading.current_thread())
-            was_called = running.started is not None
-            self._admission.leave(started=was_called, unsettled=settlement is not None)
-            if was_called and self._limits.reached(self.done):
-                self._begin_stop()
-        return settlement
+    def _note_settled(self, settlements: Sequence[Settlement], applied: Sequence[bool]) -> None:
+        del self._settlements[: len(settlements)]
+        outage, self._outage = self._outage, None
+        if not all(applied):
+            for one, was_applied in zip(settlements, applied, strict=True):
+                # one that was sent without a reply may have been applied then
+                if not was_applied and not (outage is not None and one.lease in outage.sent):
+                    log_lost_lease(one)
 
-    def _wake(self) -> None:
-        """Let the supervisor plan its next check for timeouts anew."""
-        self._signals.put(False)
+    def _note_outage(self, error: MessagingError) -> None:
+        """Plan the next attempt to reach Redis. A burst ends instead: its caller expects that."""
+        outage = self._outage = self._outage or Outage()
+        outage.add(error, self._settlements[:PAGE])
+        if self._limits.burst and outage.is_long and not self._stopping:
+            logger.error("Claiming jobs failed; stopping: %s", error)
+            self._fail(None)
+            return
+        seconds = outage.plan()
+        logger.warning("Claiming jobs failed, retrying in %.1f s: %s", seconds, error)
 
-    def _release_running(self) -> None:
-        """Release the jobs that still run: other workers get them at once."""
-        for page in batched(list(self._running), PAGE):
-            for running in page:
-                running.released = True
-            self._release([running.settlement(Outcome.RELEASE) for running in page])
-
-    def _release(self, settlements: Sequence[Settlement]) -> None:
-        while True:
+    def _settle_follow_ups(self) -> None:
+        """Settle the jobs that another one follows, each alone: a claim has no keys for the queue of that."""
+        for one in [one for one in self._settlements if one.follow_up is not None]:
             try:
-                self._exchange(settlements, 0)
-                return
+                self._settle_and_push(one)
             except MessagingError as error:
-                # without a reply, a repeat is harmless: leases that were released are stale
+                self._note_outage(error)
+                return
+            self._settlements.remove(one)
+
+    def _settle_and_push(self, settlement: Settlement) -> None:
+        follow_up = settlement.follow_up
+        assert follow_up is not None
+        moment = perform(self._using, self._engine.settle_and_push(settlement, follow_up))
+        follow_up.pushed(moment or 0)
+        if moment == 0 and not (self._outage is not None and settlement.lease in self._outage.sent):
+            log_lost_lease(settlement)
+
+    # Jobs
+
+    def _room(self) -> int:
+        """How many jobs to claim."""
+        if self._stopping or self._apart.is_exclusive:
+            return 0
+        hosts = self._hosts
+        room = sum([host.free * self._size for host in hosts])
+        if self._size >= PREFETCHED:
+            room += sum([host.has_place_to_wait * self._size for host in hosts])
+        if self._claimed_coroutines:
+            room = max(room, min(sum([host.room for host in hosts]), 2 * MAX_BATCH))
+        if self._limits.max_tasks is not None:
+            room = min(room, self._limits.max_tasks - self.done - len(self._jobs))
+        return min(room, PAGE)
+
+    def _place(self, jobs: Sequence[Job], *, is_full: bool) -> None:
+        """Hand over jobs, and release those for which there is no place. `is_full`: as many as were wanted."""
+        quick: list[Job] = []
+        coroutines: list[Job] = []
+        single: list[Job] = []
+        for job in jobs:
+            if job.leased.state.apart:
+                self._hold_apart(job)
+                continue
+            speed = self._speeds.get(job.task)
+            if speed is None or job.is_single:
+                single.append(job)
+            elif speed.is_async:
+                coroutines.append(job)
+            else:
+                (quick if speed.is_quick else single).append(job)
+        if self._apart.is_exclusive:
+            left = [*single, *quick, *coroutines]
+        else:
+            left = self._place_single(single) + self._place_quick(quick) + self._place_coroutines(coroutines)
+        for job in left:
+            self._release(job)
+        self._claimed_coroutines = bool(coroutines) and not (single or quick)
+        if single or left:
+            self._size = 1
+        elif is_full:
+            self._size = min(2 * self._size, MAX_BATCH)
+
+    def _place_single(self, jobs: list[Job]) -> list[Job]:
+        """Give each job a lane; returns those for which there is none."""
+        for at, job in enumerate(jobs):
+            host = max(self._hosts, key=_free)
+            if host.free <= 0:
+                return jobs[at:]
+            self._run(host, [job])
+        return []
+
+    def _place_quick(self, jobs: list[Job]) -> list[Job]:
+        """Share quick jobs among the lanes; returns those for which there is no place."""
+        places = sum([host.free + host.has_place_to_wait for host in self._hosts])
+        while jobs and places > 0:
+            size = min(-(-len(jobs) // places), MAX_BATCH)
+            batch, jobs = jobs[:size], jobs[size:]
+            self._run(max(self._hosts, key=_free), batch)
+            places -= 1
+        return jobs
+
+    def _place_coroutines(self, jobs: list[Job]) -> list[Job]:
+        """Start coroutines; returns those for which there is no room."""
+        while jobs:
+            host = max(self._hosts, key=_room)
+            size = min(host.room, MAX_BATCH)
+            if size <= 0:
+                break
+            batch, jobs = jobs[:size], jobs[size:]
+            self._run(host, batch, is_async=True)
+        return jobs
+
+    def _run(self, host: Host, jobs: Sequence[Job], *, is_async: bool = False) -> None:
+        place = host.add(len(jobs), is_async=is_async)
+        for job in jobs:
+            job.place = place
+            self._jobs[job.number] = job
+        place.host.executor.run([(job.number, job.leased) for job in jobs], is_async=is_async)
+
+    def _place_again(self, jobs: Sequence[Job]) -> None:
+        """Hand over jobs that were given back to other lanes, or release them."""
+        kept = []
+        for job in jobs:
+            if job.is_cancelled or self._stopping:
+                self._release(job)
+            elif not job.is_lost:
+                kept.append(job)
+        if kept:
+            self._size = 1
+            self._place(kept, is_full=False)
+
+    def _release(self, job: Job, delay: float = 0.0) -> None:
+        """Release a job that has not started, uncharged. If it shall be cancelled, it ends with that."""
+        self._settlements.append(job.leased.lease.settlement(Outcome.RELEASE, round(1000 * delay)))
+
+    def _hold_apart(self, job: Job) -> None:
+        """Let a job that runs apart wait until no other one runs here; one at a time."""
+        if self._apart.is_exclusive:
+            self._release(job, APART_DELAY)
+        else:
+            self._apart.hold(job)
+            self._jobs[job.number] = job
+
+    def _start_apart(self, now: float) -> None:
+        """Start the job that waits to run apart if it may start; release it if it has waited for too long."""
+        job = self._apart.waiting
+        if job is None:
+            return
+        if len(self._jobs) == 1 and not self._settlements:  # else its end would take theirs with it
+            self._apart.waiting = None
+            self._run(self._hosts[0], [job])
+            self._apart.running = job.place
+        elif now >= self._apart.ends:
+            del self._jobs[job.number]
+            delay = self._apart.give_up()
+            logger.info(
+                "Job id=%s was not started, since other jobs run in this process; released for %.0f s.",
+                job.leased.lease.id, delay,
+            )  # fmt: skip
+            self._release(job, delay)
+
+    # The end
+
+    def _drain(self, ends: float) -> None:
+        """Settle what ends until then, or until a second stop."""
+        if self._apart.waiting is not None:
+            self._place_again([self._jobs.pop(self._apart.waiting.number)])
+        while (self._jobs or self._settlements) and not self._ended and (left := ends - monotonic()) > 0:
+            outage = self._outage
+            if outage is not None:
+                left = min(left, outage.retry_at - monotonic())
+            self._take_events(0 if self._settlements and outage is None else left)
+            if self._settlements and (outage is None or monotonic() >= outage.retry_at):
+                self._settle_follow_ups()
+                self._claim(0)
+
+    def _end(self) -> None:
+        """Release what still runs, end all threads, and remove the heartbeat."""
+        self._begin_stop()
+        with deadline(conf.current().COMMAND_DEADLINE):  # for all that follows, should Redis not reply
+            self._release_all()
+            with suppress(MessagingError):  # without a release, they come back when their leases end
+                if self._lost_claims:
+                    self._lost_claims.release()
+        with deadline(LAST_DEADLINE):
+            self._keeper.stop()  # before remove_worker(): a later heartbeat would add the worker again
+            for host in self._hosts:
+                host.executor.close(max(time_left(), 0))
+        # without a heartbeat it counts as ended, too
+        with deadline(LAST_DEADLINE / 2), suppress(MessagingError):
+            perform(self._using, self._engine.remove_worker(self.id))
+
+    def _release_all(self) -> None:
+        """Release the jobs that still run: other workers get them at once. Settle those that have ended."""
+        for host in self._hosts:
+            host.executor.give_back(running=True)
+        self._take_events(0)
+        while self._settlements:
+            page = self._settlements[:PAGE]
+            try:
+                for one in [one for one in page if one.follow_up is not None]:
+                    self._settle_and_push(one)
+                    self._settlements.remove(one)
+                settled = self._settlements[:PAGE]
+                self._note_settled(settled, self._exchange(settled, 0).applied)
+            except MessagingError as error:
+                # without a reply, a repeat is harmless: leases that were settled are stale
                 if not isinstance(error, OutcomeUnknown) or time_left() <= 0:
-                    log_unsettled(settlements, error)
-                    return
+                    _log_unsettled(page, error)
+                    del self._settlements[: len(page)]
 
-    def _release_lost_claims(self) -> None:
-        with suppress(MessagingError):  # without a release, they come back when their leases end
-            if self._lost_claims:
-                self._lost_claims.release()
+    def _release_before_exit(self) -> None:
+        """Release all jobs, since this process is about to end. In an interrupted lane, so that the loop does
+        it."""
+        released: SimpleQueue[None] = SimpleQueue()
+        self._inbox.put((self._release_for, released))
+        with suppress(Empty):
+            released.get(timeout=time_left())
 
-    def _join_idle_lanes(self) -> None:
-        """Wait a moment for lanes that run nothing: a lane that has just claimed a job releases it."""
-        ends = monotonic() + min(POLL_INTERVAL, time_left())
-        busy = {running.thread for running in self._running}
-        for lane in list(self._lanes):
-            if lane.is_alive() and lane.ident not in busy:
-                lane.join(max(ends - monotonic(), 0))
-
-
-def _was_sent(outage: Outage | None) -> bool:
-    """Whether a settlement may have been applied before."""
-    return outage is not None and outage.unanswered
+    def _release_for(self, released: SimpleQueue[None]) -> None:
+        self._stopping = self._ended = True
+        self._release_all()
+        released.put(None)
 
 
 def resident_memory() -> int:
@@ -422,6 +586,211 @@ def resident_memory() -> int:
             return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") // 2**20
     except OSError:
         return 0
+
+
+class Job:
+    """A job that a worker has claimed."""
+
+    __slots__ = ("is_cancelled", "is_lost", "leased", "number", "place", "task")
+
+    def __init__(self, number: int, leased: LeasedJob) -> None:
+        self.number = number
+        self.leased = leased
+        #: name of the task, or the queue of a job without one
+        self.task = task_of(leased.state.more) or leased.lease.queue
+        self.place: Place | None = None
+        #: whether another worker may have it
+        self.is_lost = False
+        #: whether it shall be cancelled
+        self.is_cancelled = False
+
+    @property
+    def is_single(self) -> bool:
+        """Whether it gets a lane for itself: handing it back would be risky, or it may have to wait."""
+        return self.leased.state.max_attempts == 1 or " needs=" in self.leased.state.more
+
+    @property
+    def executor(self) -> Executor:
+        """Where it runs."""
+        assert self.place is not None
+        return self.place.host.executor
+
+    def leave(self) -> None:
+        """It has ended."""
+        if self.place is not None:
+            self.place.remove()
+
+    def leave_lane(self) -> None:
+        """It goes on as a coroutine."""
+        if self.place is not None:
+            self.place.remove()
+            self.place = self.place.host.add(1, is_async=True)
+
+
+def task_of(more: str) -> str:
+    """The name of the task in the fields of a state that never change; empty if there is none.
+
+    >>> task_of(" task=shop.tasks.pack group=acme")
+    'shop.tasks.pack'
+    """
+    if more.startswith(" task="):  # the first one, if there is one
+        end = more.find(" ", 6)
+        return more[6:] if end < 0 else more[6:end]
+    return ""
+
+
+class Host:
+    """An executor, with the number of jobs that it runs."""
+
+    __slots__ = ("executor", "free", "lanes", "room")
+
+    def __init__(self, executor: Executor, lanes: int, room: int) -> None:
+        self.executor = executor
+        self.lanes = lanes
+        #: lanes without a batch; -1: a batch waits for the next free lane
+        self.free = lanes
+        #: coroutines that may still be started
+        self.room = room
+
+    @property
+    def has_place_to_wait(self) -> int:
+        """1 if a batch may wait for the next free lane, else 0."""
+        return 1 if self.free >= 0 else 0
+
+    def add(self, count: int, *, is_async: bool) -> Place:
+        """Make a place for jobs: a lane, or room for coroutines."""
+        if is_async:
+            self.room -= count
+        else:
+            self.free -= 1
+        return Place(self, count, is_async)
+
+
+class Place:
+    """Where the jobs of one batch run."""
+
+    __slots__ = ("count", "host", "is_async")
+
+    def __init__(self, host: Host, count: int, is_async: bool) -> None:
+        self.host = host
+        #: jobs that have not ended
+        self.count = count
+        self.is_async = is_async
+
+    def remove(self) -> None:
+        """Remove a job that has ended."""
+        self.count -= 1
+        if self.is_async:
+            self.host.room += 1
+        elif self.count == 0:
+            self.host.free += 1
+
+
+def _free(host: Host) -> int:
+    return host.free
+
+
+def _room(host: Host) -> int:
+    return host.room
+
+
+class Speed:
+    """How long the jobs of one task occupy a lane."""
+
+    __slots__ = ("is_async", "mean", "seen")
+
+    def __init__(self) -> None:
+        self.seen = 0
+        self.mean = 0.0
+        self.is_async = False
+
+    @property
+    def is_quick(self) -> bool:
+        """Whether several of its jobs may share a lane."""
+        return self.seen >= MIN_SEEN and self.mean < QUICK
+
+
+class Speeds:
+    """The speeds of the tasks that a worker has run."""
+
+    def __init__(self) -> None:
+        self._tasks: dict[str, Speed] = {}
+
+    def get(self, task: str) -> Speed | None:
+        """The speed of a task; None if it is unknown."""
+        return self._tasks.get(task)
+
+    def note(self, task: str, seconds: float, *, is_async: bool) -> None:
+        """Add a job that has ended to the running mean."""
+        speed = self._tasks.get(task)
+        if speed is None:
+            if len(self._tasks) >= MAX_TASKS:
+                self._tasks.clear()
+            speed = self._tasks[task] = Speed()
+        speed.is_async = is_async
+        speed.seen += 1
+        sample = seconds if seconds < MAX_SAMPLE else MAX_SAMPLE
+        speed.mean += (sample - speed.mean) / (speed.seen if speed.seen < 8 else 8)
+
+
+class Apart:
+    """The job of a worker that runs apart, or waits for that."""
+
+    def __init__(self) -> None:
+        self.waiting: Job | None = None
+        #: where it runs, and has run
+        self.running: Place | None = None
+        #: until when it waits: monotonic
+        self.ends = 0.0
+        self._wait = APART_FIRST_WAIT
+
+    @property
+    def is_exclusive(self) -> bool:
+        """Whether no other job may start."""
+        return self.waiting is not None or (self.running is not None and self.running.count > 0)
+
+    def hold(self, job: Job) -> None:
+        """Let a job wait."""
+        self.waiting, self.ends = job, monotonic() + self._wait
+
+    def give_up(self) -> float:
+        """Let it wait no more. Returns the seconds for which it is released; the next one waits for longer."""
+        seconds, self.waiting = self._wait, None
+        self._wait = min(2 * seconds, APART_MAX_WAIT)
+        return seconds
+
+    def seconds(self, now: float) -> float:
+        """Seconds until the wait ends."""
+        return math.inf if self.waiting is None else self.ends - now
+
+
+@dataclass(slots=True)
+class Outage:
+    """Failures to reach Redis, in a row."""
+
+    failures: int = 0
+    #: when to try again: monotonic
+    retry_at: float = 0.0
+    #: whether it has lasted for COMMAND_DEADLINE
+    is_long: bool = False
+    #: leases whose settlements were sent without a reply: they may have been applied
+    sent: set[Lease] = field(default_factory=set)
+    _began: float = field(default_factory=monotonic)
+
+    def add(self, error: MessagingError, settlements: Sequence[Settlement]) -> None:
+        """Add a failure of a call with these settlements."""
+        self.failures += 1
+        is_unknown = isinstance(error, OutcomeUnknown)
+        if is_unknown:
+            self.sent.update(one.lease for one in settlements)
+        # other errors are raised after retries for so long, or no retry helps
+        self.is_long = not is_unknown or monotonic() - self._began >= conf.current().COMMAND_DEADLINE
+
+    def plan(self) -> float:
+        """Plan the next try; returns the seconds until then."""
+        seconds = backoff(self.failures)
+        self.retry_at = monotonic() + seconds
+        return seconds
 
 
 class QueueOrder:
@@ -447,7 +816,7 @@ class QueueOrder:
         self._behind = dict.fromkeys(self._weights, 0)
 
     def next(self) -> list[str]:
-        """The queues in the order of the next claim. Not for several threads at once."""
+        """The queues in the order of the next claim."""
         if not self._weights:
             return self.queues
         for queue, weight in self._weights.items():
@@ -455,92 +824,6 @@ class QueueOrder:
         order = sorted(self.queues, key=self._behind.__getitem__, reverse=True)
         self._behind[order[0]] -= self._total
         return order
-
-
-class Combiner:
-    """Combines the claims of the lanes of one worker."""
-
-    def __init__(self, exchange: Exchange) -> None:
-        self._exchange = exchange
-        self._lock = threading.Lock()
-        self._has_leader = False
-        self._waiting: list[Claim] = []
-
-    def claim(self, settlement: Settlement | None, wants_job: bool) -> Claim:
-        """Settle a job and claim another; raises what the round trip raises."""
-        claim = Claim(settlement, wants_job)
-        with self._lock:
-            self._waiting.append(claim)
-            claim.is_leader, self._has_leader = not self._has_leader, True
-        if not claim.is_leader:
-            claim.wait()
-        if claim.is_leader:
-            self._serve(claim)
-        if claim.error is not None:
-            raise claim.error
-        return claim
-
-    def _serve(self, leader: Claim) -> None:
-        with self._lock:
-            claims, self._waiting = self._waiting, []
-        try:
-            self._share(claims)
-        except BaseException as error:  # raised in the lane of each claim
-            for one in claims:
-                one.error = error
-        finally:
-            self._choose_leader()
-            for one in claims:
-                if one is not leader:
-                    one.is_leader = False
-                    one.wake()
-
-    def _share(self, claims: Sequence[Claim]) -> None:
-        """Make the round trip, and give each claim its part of the reply."""
-        settling = [one for one in claims if one.settlement is not None]
-        claiming = [one for one in claims if one.wants_job]
-        reply = self._exchange([one.settlement for one in settling if one.settlement], len(claiming))
-        for one, applied in zip(settling, reply.applied, strict=True):
-            one.applied = applied
-        for one, job in zip(claiming, reply.jobs, strict=False):
-            one.job = job
-        for one in claims:
-            one.due_in = reply.due_in
-
-    def _choose_leader(self) -> None:
-        with self._lock:
-            self._has_leader = bool(self._waiting)
-            if self._waiting:
-                self._waiting[0].is_leader = True
-                self._waiting[0].wake()
-
-
-class Claim:
-    """What one lane settles and claims, and the result."""
-
-    __slots__ = ("_served", "applied", "due_in", "error", "is_leader", "job", "settlement", "wants_job")
-
-    def __init__(self, settlement: Settlement | None, wants_job: bool) -> None:
-        self.settlement = settlement
-        self.wants_job = wants_job
-        #: whether the settlement was applied; False where its lease was stale
-        self.applied = True
-        self.job: LeasedJob | None = None
-        #: seconds until something is due
-        self.due_in: float | None = None
-        self.error: BaseException | None = None
-        #: whether this lane serves all that wait, itself included
-        self.is_leader = False
-        self._served = threading.Lock()
-        self._served.acquire()
-
-    def wait(self) -> None:
-        """Wait until another lane has served this one, or made it the leader."""
-        self._served.acquire()
-
-    def wake(self) -> None:
-        """End the wait."""
-        self._served.release()
 
 
 class LostClaims:
@@ -575,20 +858,13 @@ class LostClaims:
         if monotonic() < self._next_release:
             return
         tokens = list(self._tokens)
-        # before the request: add() resets it for a claim that is lost meanwhile, in another lane
-        self._next_release = monotonic() + self._lease / 3
-        try:
-            released = perform(self._using, self._engine.return_claims(self._queues, tokens))
-        except BaseException:
-            self._next_release = 0.0
-            raise
+        released = perform(self._using, self._engine.return_claims(self._queues, tokens))
         now = monotonic()
+        self._next_release = now + self._lease / 3
         for token in tokens:
-            ends = min(self._tokens.get(token, now), now + self._lease)
+            ends = min(self._tokens.pop(token), now + self._lease)
             if ends > now:
                 self._tokens[token] = ends
-            else:
-                self._tokens.pop(token, None)
         if released:
             logger.warning(
                 "The reply to a claim was lost; jobs that it had leased were released: %d.", released
@@ -596,238 +872,126 @@ class LostClaims:
 
 
 class Wakeups:
-    """Waits for wake-ups of some queues, for all lanes of a worker, until `stopping` is set."""
+    """Waits for wake-ups of some queues, in a thread of its own, when the loop asks for it."""
 
-    def __init__(self, engine: Engine, using: str, queues: Sequence[str], stopping: threading.Event) -> None:
+    def __init__(
+        self, engine: Engine, using: str, queues: Sequence[str], on_wakeup: Callable[[], object]
+    ) -> None:
+        #: whether it waits; the loop sets this to False when `on_wakeup` was called
+        self.is_waiting = False
         self._engine = engine
         self._using = using
         self._queues = list(queues)
-        self._stopping = stopping
-        self._leader = threading.Lock()
-        #: when an idle lane polled last; monotonic
-        self._polled_at = 0.0
+        self._on_wakeup = on_wakeup
+        self._ended = threading.Event()
+        #: seconds of the next wait; None: end
+        self._asked: SimpleQueue[float | None] = SimpleQueue()
+        self._thread: threading.Thread | None = None
 
-    def wait(self, due_in: float | None) -> None:
-        """Wait for a wake-up as the leader, or for the leader as a follower; no longer than `due_in`."""
-        ends = monotonic() + (due_in if due_in is not None and due_in < POLL_INTERVAL else math.inf)
-        while not self._leader.acquire(timeout=min(POLL_INTERVAL, max(ends - monotonic(), 0))):
-            if self._stopping.is_set() or monotonic() >= ends:
-                return
-        try:
-            left = min(ends, self._polled_at + POLL_INTERVAL) - monotonic()
-            if left > 0 and not self._stopping.is_set():
-                perform(self._using, self._engine.wait(self._queues, left))
-            # this lane polls next: the lane that leads now may wait
-            self._polled_at = monotonic()
-        except MessagingError as error:
-            logger.warning("Waiting for jobs failed, polling instead: %s", error)
-            self._stopping.wait(POLL_INTERVAL)
-        finally:
-            self._leader.release()
+    def wait(self, seconds: float) -> None:
+        """Begin to wait, unless it does; at the end, woken or not, it calls `on_wakeup` in its thread."""
+        if self.is_waiting or seconds <= 0:
+            return
+        self.is_waiting = True
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="wake-ups", daemon=True)
+            self._thread.start()
+        self._asked.put(seconds)
 
+    def end(self) -> None:
+        """Wait no more after the wait that goes on."""
+        self._ended.set()
+        self._asked.put(None)
 
-class Admission:
-    """Admits lanes that want to claim a job.
-
-    A lone job comes first: while it waits for the running ones to end, and while it runs, no lane is
-    admitted.
-    """
-
-    def __init__(self, max_tasks: int | None = None) -> None:
-        #: jobs that were started and ended
-        self.done = 0
-        self._lock = threading.Lock()
-        self._changed = threading.Condition(self._lock)
-        #: lanes that wait for a change
-        self._waiting = 0
-        #: jobs that may still be started
-        self._left = math.inf if max_tasks is None else max_tasks
-        #: lanes that claim or run a job
-        self._inside = 0
-        #: jobs that have ended, but are not settled yet: a process that ends now would lose their ends
-        self._unsettled = 0
-        #: lanes that run a lone job alone, or wait for that
-        self._lone = 0
-        #: whether a lane runs a lone job, alone or beside others
-        self._runs_lone_job = False
-        self._closed = False
-
-    def enter(self, *, wait: bool) -> bool:
-        """Whether a lane may claim a job; with `wait`, wait until it may. False once this is closed."""
-        with self._lock:
-            while self._closed or self._lone or self._left < 1:
-                if self._closed or not wait:
-                    return False
-                self._wait()
-            self._inside += 1
-            self._left -= 1
-            return True
-
-    def leave(self, *, started: bool, unsettled: bool = False) -> None:
-        """Report that an admitted lane has ended its job, or started none; `unsettled`: `count_settled` will
-        follow."""
-        with self._lock:
-            self._inside -= 1
-            self._unsettled += unsettled
-            if started:
-                self.done += 1
-            else:
-                self._left += 1
-            if self._waiting:
-                self._changed.notify_all()
-
-    def count_settled(self) -> None:
-        """Report that a job is settled."""
-        with self._lock:
-            self._unsettled -= 1
-            if self._waiting:
-                self._changed.notify_all()
-
-    @property
-    def is_closed(self) -> bool:
-        """Whether no lane will be admitted any more."""
-        return self._closed
-
-    @contextmanager
-    def alone(self, seconds: float) -> Iterator[bool]:
-        """The block in which an admitted lane runs a lone job: wait until all other jobs have ended and are
-        settled, `seconds` at most, and admit no lane meanwhile.
-
-        Yields False if this was closed, or other jobs still run: the job must not be started.
-        """
-        ends = monotonic() + seconds
-        with self._lock:
-            self._lone += 1
-            self._inside -= 1  # two lanes that wait must not wait for each other
-            self._changed.notify_all()
-            while self._is_busy and not self._closed and (left := ends - monotonic()) > 0:
-                self._wait(left)
-            may_start = not self._is_busy and not self._closed
-            self._inside += 1
-            self._runs_lone_job = self._runs_lone_job or may_start
-        try:
-            yield may_start
-        finally:
-            with self._lock:
-                self._lone -= 1
-                self._runs_lone_job = self._runs_lone_job and not may_start
-                self._changed.notify_all()
-
-    @contextmanager
-    def beside(self) -> Iterator[bool]:
-        """As `alone`, but other jobs may run in this block, except lone ones."""
-        with self._lock:
-            may_start = not self._runs_lone_job and not self._closed
-            self._runs_lone_job = self._runs_lone_job or may_start
-        try:
-            yield may_start
-        finally:
-            with self._lock:
-                self._runs_lone_job = self._runs_lone_job and not may_start
-
-    @property
-    def _is_busy(self) -> bool:
-        return self._inside > 0 or self._unsettled > 0
-
-    def close(self) -> None:
-        """Admit no more lanes, and end all waits."""
-        with self._lock:
-            self._closed = True
-            self._changed.notify_all()
-
-    def _wait(self, seconds: float | None = None) -> None:
-        self._waiting += 1
-        self._changed.wait(seconds)
-        self._waiting -= 1
+    def _run(self) -> None:
+        with LoopGuard(logger, "Waiting for wake-ups failed; polling instead."):
+            while (seconds := self._asked.get()) is not None:
+                try:
+                    perform(self._using, self._engine.wait(self._queues, seconds))
+                except MessagingError as error:
+                    if not self._ended.is_set():
+                        logger.warning("Waiting for jobs failed, polling instead: %s", error)
+                    self._ended.wait(POLL_INTERVAL)
+                self._on_wakeup()
 
 
-class LoneStarts:
-    """Starts lone jobs for the lanes of one worker.
+class Keeper:
+    """Extends the leases of the jobs of a worker in one call, and stores its heartbeat after each third of a
+    lease."""
 
-    A lone job waits until no other one runs, and the other lanes claim none meanwhile: for LONE_PAUSE in all.
-    Then it is released, so that an idle worker gets it. If none is idle for long, it is started beside
-    others, but not beside a second lone one.
-    """
-
-    def __init__(self, engine: Engine, using: str, worker: str, admission: Admission) -> None:
-        self._engine = engine
-        self._using = using
+    def __init__(self, worker: Worker) -> None:
+        #: whether a claim was answered since the last heartbeat
+        self.consumed = False
         self._worker = worker
-        self._admission = admission
-        self._lock = threading.Lock()
-        self._tries: dict[str, _Tries] = {}
-        #: no job waits before this moment: monotonic
-        self._no_wait_until = 0.0
+        self._lease = worker._limits.lease
+        self._failed = False
+        #: start of the worker by the server's clock: ms; 0 before the first heartbeat
+        self._started = 0
+        self._next_report = 0.0
+        self._ending = False
+        interval = min(self._lease / 3, MAX_EXTEND_INTERVAL)
+        self._renewal = RenewedByCall(worker._using, f"worker {worker.id}", interval, self._beat)
 
-    @contextmanager
-    def start(self, running: RunningJob) -> Iterator[None]:
-        """Start an attempt at a lone job in this block. Raises NotStarted."""
-        leased = running.leased
-        tries = self._tries_of(leased.lease.id)
-        with self._admitted(tries) as may_start:
-            if not may_start:
-                raise NotStarted(running.settlement(Outcome.RELEASE, self._delay(leased.lease.id, tries)))
-            running.leased = leased._replace(state=self._begin(running))
-            tries.failed_tries = 0
-            yield
+    def start(self) -> None:
+        """Send the first heartbeat, and go on."""
+        self._renewal.start()
 
-    def _tries_of(self, job_id: str) -> _Tries:
-        with self._lock:
-            tries = self._tries.setdefault(job_id, _Tries())
-            if len(self._tries) > MAX_LONE_JOBS:
-                del self._tries[next(iter(self._tries))]
-            return tries
+    def stop(self) -> None:
+        """Stop, and wait for a heartbeat in progress, until the deadline."""
+        self._ending = True
+        self._renewal.end_and_wait(max(time_left(), 0))
 
-    def _admitted(self, tries: _Tries) -> AbstractContextManager[bool]:
-        if tries.failed_tries >= LONE_TRIES:
-            return self._admission.beside()
-        return self._alone(tries)
-
-    @contextmanager
-    def _alone(self, tries: _Tries) -> Iterator[bool]:
-        """Wait until the job may be started alone. For as long as that lasted, no other job waits then."""
-        began = monotonic()
-        with self._admission.alone(0.0 if began < self._no_wait_until else tries.pause) as is_alone:
-            now = monotonic()
-            tries.pause = max(tries.pause - (now - began), 0.0)
-            if not is_alone:
-                with self._lock:
-                    self._no_wait_until = max(self._no_wait_until, now + (now - began))
-            yield is_alone
-
-    def _begin(self, running: RunningJob) -> State:
-        lease = running.leased.lease
+    def _beat(self) -> None:
+        """An unexpected error ends the worker; leases are kept until then."""
         try:
-            state = perform(self._using, self._engine.start_lone(lease, self._worker))
-        except MessagingError as error:
-            logger.warning("Starting job id=%s failed; released: %s", lease.id, error)
-            raise NotStarted(running.settlement(Outcome.RELEASE)) from error
-        if state is None:
-            raise NotStarted(None)
-        return state
+            self.keep_leases()
+            if monotonic() >= self._next_report:
+                self.report()
+        except MessagingError:
+            raise  # it is repeated
+        except BaseException as error:  # SystemExit too: the thread must not end
+            if not self._failed:
+                self._failed = True
+                self._worker._fail_soon()
+                log_exception(logger, error, "The heartbeat of worker %s failed; stopping.", self._worker.id)
 
-    def _delay(self, job_id: str, tries: _Tries) -> int:
-        """The delay (ms) of a job that could not be started."""
-        if self._admission.is_closed:
-            return 0
-        tries.failed_tries += 1
-        logger.info(
-            "Job id=%s was not started, since other jobs run in this process; released for %.0f s.",
-            job_id, tries.delay,
-        )  # fmt: skip
-        return round(tries.delay * 1000)
+    def keep_leases(self) -> None:
+        """Extend the leases of all jobs; lets the loop handle what it learns of them."""
+        worker = self._worker
+        for page in batched(list(worker._jobs.values()), PAGE):
+            leases = [job.leased.lease for job in page]
+            extended = perform_renewal(
+                worker._using, worker._engine.extend(leases, round(self._lease * 1000))
+            )
+            changed = [
+                (job.number, what)
+                for job, what in zip(page, extended, strict=True)
+                if what is not Extended.IN_FORCE
+            ]
+            if changed:
+                worker._inbox.put((worker._on_extended, changed))
+
+    def report(self) -> None:
+        """Store the state of the worker, unless it is ending."""
+        if self._ending:
+            return
+        worker = self._worker
+        done = worker.done  # read first: what has run was claimed before
+        consumed, self.consumed = self.consumed, False  # a claim may be answered during the call
+        running = len(worker._jobs)
+        beat = worker._engine.beat(
+            worker.id, consumed=consumed, started=self._started, running=running, done=done
+        )
+        try:
+            now = perform_renewal(worker._using, beat)
+        except BaseException:
+            self.consumed |= consumed
+            raise
+        self._started = self._started or now
+        self._next_report = monotonic() + self._lease / 3 * 0.9
 
 
-@dataclass(slots=True)
-class _Tries:
-    """The tries to start one lone job."""
-
-    #: seconds for which it may still keep the other lanes waiting
-    pause: float = field(default_factory=lambda: LONE_PAUSE)
-    #: since it was started last
-    failed_tries: int = 0
-
-    @property
-    def delay(self) -> float:
-        """Seconds until the next try."""
-        return float(min(LONE_FIRST_DELAY * 2 ** min(self.failed_tries - 1, LONE_TRIES), LONE_MAX_DELAY))
+def _log_unsettled(settlements: Sequence[Settlement], error: MessagingError) -> None:
+    """Log that leases could not be settled before the worker ended."""
+    ids = ", ".join(one.lease.id for one in settlements)
+    logger.warning("Settling failed; delivered again when the leases end: jobs id=%s: %s", ids, error)
