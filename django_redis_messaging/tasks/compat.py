@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from importlib.util import find_spec
 
 # pyright: reportMissingImports=false
@@ -44,4 +45,8 @@ __all__ = [
     "task_enqueued",
     "task_finished",
     "task_started",
+    "tasks_logger",
 ]
+
+#: to which receivers of Django, or of the backport, log the signals
+tasks_logger = logging.getLogger("django.tasks" if find_spec("django.tasks") is not None else "django_tasks")

@@ -1,6 +1,7 @@
 """Django's Tasks framework as it is at run time, on each version: django-stubs makes its classes generic and
 thawed, the backport some of them."""
 
+import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -105,5 +106,6 @@ task_backends: _Backends
 task_enqueued: Signal
 task_started: Signal
 task_finished: Signal
+tasks_logger: logging.Logger
 
 def normalize_json(obj: Any) -> Any: ...

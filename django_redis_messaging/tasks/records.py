@@ -20,7 +20,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from functools import reduce
 from pkgutil import resolve_name
-from typing import Any
+from typing import Any, NamedTuple
 
 from django.apps import apps
 from django.conf import settings
@@ -144,39 +144,54 @@ def queue_name(payload: bytes) -> str:
     return str(encoding.loads_all([payload])[0][1])
 
 
+class StoredCall(NamedTuple):
+    """A call as it is stored."""
+
+    task: Task
+    args: list[Any]
+    kwargs: dict[str, Any]
+    #: what it has to acquire before it runs
+    needs: Needs | None
+
+
 def parse_result(backend: str, record: JobRecord) -> TaskResult:
     """The current result of a job."""
-    return parse_call(backend, record)[0]
-
-
-def parse_call(backend: str, record: JobRecord) -> tuple[TaskResult, Needs | None]:
-    """The current result of a job, and what its call has to acquire before it runs."""
-    path, queue, after, args, kwargs, options, *more = encoding.loads_all([record.payload])[0]
-    needs = Needs(*more[0]) if more else None
-    state, lines = record.state, record.log.decode().split("\n") if record.log else []
+    lines = record.log.decode().split("\n") if record.log else []
+    rescheduled_to = [line for line in lines if line.startswith("A")]
+    call = parse_call(backend, record.payload, record.state, rescheduled_to)
+    found = result_of(backend, record.id, record.state, call)
     for line in lines:
-        if line.startswith("A"):
-            [after] = encoding.loads_all([line[1:].encode()])
+        _apply(line, found, record.state)
+    return found
+
+
+def parse_call(backend: str, payload: bytes, state: State, rescheduled_to: Sequence[str] = ()) -> StoredCall:
+    """The call of a job. `rescheduled_to`: lines of its log, see `rescheduled`."""
+    path, queue, after, args, kwargs, options, *more = encoding.loads_all([payload])[0]
+    if rescheduled_to:
+        [after] = encoding.loads_all([rescheduled_to[-1][1:].encode()])
     task = _as_enqueued(find_task(path), options, backend, queue, state.priority, after)
+    return StoredCall(task, args, kwargs, Needs(*more[0]) if more else None)
+
+
+def result_of(backend: str, job_id: str, state: State, call: StoredCall) -> TaskResult:
+    """The result of a call in this state, without what its log says."""
     status, first = _STATUS[state.status], _moment(state.first)
     ended = status in (TaskResultStatus.SUCCESSFUL, TaskResultStatus.FAILED)
-    found = RedisTaskResult(
-        task=task,
-        id=record.id,
+    return RedisTaskResult(
+        task=call.task,
+        id=job_id,
         status=status,
         enqueued_at=moment(state.pushed),
         started_at=first,
         finished_at=moment(state.moment) if ended else None,
         last_attempted_at=first if state.last == state.first else _moment(state.last),
-        args=args,
-        kwargs=kwargs,
+        args=call.args,
+        kwargs=call.kwargs,
         backend=backend,
         errors=[],
         worker_ids=list(state.workers),
     )
-    for line in lines:
-        _apply(line, found, state)
-    return found, needs
 
 
 def _as_enqueued(
@@ -236,24 +251,19 @@ def returned(value: Any) -> str:
 
 def failed(error: BaseException) -> str:
     """The log line of an exception."""
-    return failure_line(task_error(error))
-
-
-def failure_line(error: TaskError) -> str:
-    """The log line of an exception, from what results show of it."""
-    return "E" + encoding.dumps([error.exception_class_path, error.traceback])
-
-
-def task_error(error: BaseException) -> TaskError:
-    """An exception as results show it."""
     # a lone surrogate, which UTF-8 can't encode, must not keep an error from being stored
     trace = format_traceback(error)[-MAX_TRACEBACK:].encode(errors="backslashreplace").decode()
-    return TaskError(exception_class_path=path(type(error)), traceback=trace)
+    return "E" + encoding.dumps([path(type(error)), trace])
 
 
 def rescheduled(run_after: datetime) -> str:
     """The log line of a new run_after."""
     return "A" + encoding.dumps(run_after.timestamp())
+
+
+def add_error(result: TaskResult, line: str, state: State) -> None:
+    """Add the error of a log line to a result."""
+    _apply(line, result, state)
 
 
 def _apply(line: str, found: TaskResult, state: State) -> None:

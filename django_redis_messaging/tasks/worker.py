@@ -1,7 +1,7 @@
 """The worker of tasks: each attempt is a call with its timeout and signals, and an outcome.
 
 A lane acquires the lock and the permit that a call needs without waiting. If one of them is not free, the job
-is released with a delay, and the lane claims another job.
+is released with a delay, and the lane goes on with another job.
 """
 
 from __future__ import annotations
@@ -11,27 +11,26 @@ import logging
 import math
 import sys
 import threading
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from inspect import iscoroutinefunction
 from time import monotonic
 from typing import Any, NamedTuple
+from weakref import ReferenceType
 
 from django.db import close_old_connections
 from django.dispatch import Signal
 from django.utils import timezone
 
-from ..core import encoding
 from ..core.encoding import current_prefix
 from ..core.operations import Script, Steps, log_exception, perform
 from ..errors import LeaseLost, MessagingError
-from ..services.jobs import running as jobs_running
-from ..services.jobs import threads
+from ..services.jobs import executor, threads
 from ..services.jobs import worker as jobs_worker
-from ..services.jobs.engine import LONE, JobRecord, LeasedJob, Outcome, Settlement
+from ..services.jobs.engine import JobRecord, Outcome, Settlement
+from ..services.jobs.executor import RunningJob
 from ..services.jobs.queue import retry_delay
-from ..services.jobs.running import RunningJob
 from ..services.jobs.threads import EventLoopEnded
 from ..services.jobs.worker import DEFAULT_LIMITS, Limits
 from ..services.locks import Lock
@@ -47,8 +46,9 @@ from .compat import (
     normalize_json,
     task_finished,
     task_started,
+    tasks_logger,
 )
-from .records import UNKNOWN, UnknownTask, failed
+from .records import UNKNOWN, StoredCall, UnknownTask, failed
 from .task import Needs, RedisTask
 
 __all__ = ["Limits", "Worker"]
@@ -71,11 +71,15 @@ UNKNOWN_FIRST_DELAY = 1.0
 #: seconds between two retries, at most
 UNKNOWN_MAX_DELAY = 60.0
 
+#: modules of Django, and of the backport, with receivers of the signals that log them
+_OWN_RECEIVERS = ("django.tasks.signals", "django_tasks.signals", "django_tasks.signal_handlers")
+#: outcomes after which a call has ended
+_FINAL = (Outcome.DEAD, Outcome.CANCELLED)
 #: makes an attempt with the fence of the lock, 0 without one
 GuardedAttempt = Callable[[int], Settlement | None]
 
 #: modules whose frames stand between the worker and a task
-_OWN_MODULES = (__name__, jobs_running.__name__, threads.__name__)
+_OWN_MODULES = (__name__, executor.__name__, threads.__name__)
 
 _is_async = functools.lru_cache(maxsize=1024)(iscoroutinefunction)
 
@@ -103,93 +107,199 @@ class Worker(jobs_worker.Worker):
 
 
 class Runner:
-    """Makes attempts at the tasks of one backend. Outermost first: the start of a lone task if its import may
-    end the process, the lock and the permit (`_attempt_guarded`), the start (`_start`), the connections of
-    databases (`_attempt_with_databases`), signals and the outcome (`_attempt`), the call (`_call`)."""
+    """Makes attempts at the tasks of one backend: reads a call, acquires what it needs, makes the attempt."""
 
     def __init__(self, backend: RedisBackend, lease: float) -> None:
         self._backend = backend
         self._guards = Guards(backend.using, lease)
 
-    def __call__(self, running: RunningJob) -> Settlement | None:
+    def __call__(self, running: RunningJob) -> Settlement | Coroutine[Any, Any, Settlement] | None:
         """Call the task of a job, unless its lock or permit is not free; returns the settlement of its lease,
-        or None if the worker has released it."""
-        if running.leased.state.status == LONE and not _is_imported(running.leased.payload):
-            with running.start():  # the import may be what ended the other worker
-                return self._attempt_guarded(running)
-        return self._attempt_guarded(running)
-
-    def _attempt_guarded(self, running: RunningJob) -> Settlement | None:
+        None if another worker may have it, or the rest of the attempt if the task is async."""
+        leased = running.leased
         try:
-            result, needs = self._read(running.leased)
-            guard = None if needs is None else self._guards.guard(needs, result.task)
+            call = records.parse_call(self._backend.alias, leased.payload, leased.state)
+            guard = None if call.needs is None else self._guards.guard(call.needs, call.task)
         except records.UnknownTask as error:
             return settle_unknown(self._backend, running, error)
         except BaseException as error:  # of an unreadable task, or of a module that exits when it is imported
             return running.settlement(Outcome.DEAD, line=records.failed(error))
         if guard is None:
-            return self._start(result, running)
-        return self._guards.run(guard, running, partial(self._start, result, running))
+            return self._start(call, running)
+        return self._guards.run(guard, running, partial(self._start_in_lane, call, running))
 
-    def _read(self, leased: LeasedJob) -> tuple[TaskResult, Needs | None]:
-        record = JobRecord(leased.lease.id, leased.payload, leased.state, b"")
-        return records.parse_call(self._backend.alias, record)
+    def _start(
+        self, call: StoredCall, running: RunningJob
+    ) -> Settlement | Coroutine[Any, Any, Settlement] | None:
+        attempt = Attempt(self._backend, call, running)
+        return attempt.begin_async() if _is_async(call.task.func) else attempt.run()
 
-    def _start(self, result: TaskResult, running: RunningJob, lock_fence: int = 0) -> Settlement:
-        claimed = running.leased
-        with running.start():
-            if running.leased is not claimed:  # a lone job: now the attempt counts
-                result, _ = self._read(running.leased)
-            return self._attempt_with_databases(result, running, lock_fence)
+    def _start_in_lane(self, call: StoredCall, running: RunningJob, lock_fence: int) -> Settlement | None:
+        """Make an attempt that holds a lock or a permit, which are held by the thread."""
+        if not running.may_start:
+            return running.refusal
+        return Attempt(self._backend, call, running, lock_fence).run()
 
-    def _attempt_with_databases(self, result: TaskResult, running: RunningJob, lock_fence: int) -> Settlement:
+
+class Attempt:
+    """One attempt at a call. The sync path is `run`; the async path `begin_async` in a lane, then a coroutine
+    on the event loop."""
+
+    __slots__ = ("_backend", "_call", "_lock_fence", "_result", "_running")
+
+    def __init__(
+        self, backend: RedisBackend, call: StoredCall, running: RunningJob, lock_fence: int = 0
+    ) -> None:
+        self._backend = backend
+        self._call = call
+        self._running = running
+        self._lock_fence = lock_fence
+        self._result: TaskResult | None = None
+
+    @property
+    def result(self) -> TaskResult:
+        """The result, which is made when something needs it."""
+        if self._result is None:
+            lease, _, state = self._running.leased
+            self._result = records.result_of(self._backend.alias, lease.id, state, self._call)
+        return self._result
+
+    def run(self) -> Settlement:
+        """Call the task in this lane; returns the settlement."""
         threads.prepare_connections()
         try:
-            return self._attempt(result, running, lock_fence)
+            self._send(task_started, logging.INFO)
+            try:
+                value = self._value()
+                settlement = self._success(value)
+            except BaseException as error:  # SystemExit and KeyboardInterrupt end the attempt, not the lane
+                settlement = self._failure(error)
+                if settlement.outcome in _FINAL:
+                    self._finish(settlement, error)
+                return settlement
+            self._finish(settlement, None, value)
+            return settlement
         finally:
             close_old_connections()
 
-    def _attempt(self, result: TaskResult, running: RunningJob, lock_fence: int) -> Settlement:
-        task = result.task
-        _send(task_started, result, self._backend)
+    def begin_async(self) -> Settlement | Coroutine[Any, Any, Settlement]:
+        """Make the coroutine of an async task; returns the rest of the attempt. It may fail before that."""
+        task = self._call.task
         try:
-            value = normalize_json(self._call(result, running, lock_fence))
-            line = records.returned(value)
-            follow_up = prepare_follow_up(self._backend, result, value)
-        except BaseException as error:  # SystemExit and KeyboardInterrupt end the attempt, not the lane
-            _remove_own_frames(error)
-            return self._failed(result, running, error)
-        object.__setattr__(result, "_return_value", value)
-        object.__setattr__(result, "finished_at", timezone.now())
-        object.__setattr__(result, "status", TaskResultStatus.SUCCESSFUL)
-        _send(task_finished, result, self._backend)
-        settlement = running.settlement(Outcome.DONE, self._backend.result_ttl_of(task), line)
-        return settlement if follow_up is None else settlement._replace(follow_up=follow_up)
+            if is_listened(task_started):
+                threads.prepare_connections()
+                try:
+                    self._send(task_started, logging.INFO)
+                finally:
+                    close_old_connections()
+            else:
+                self._send(task_started, logging.INFO)
+            coroutine = task.func(*self._args(), **self._call.kwargs)
+        except BaseException as error:
+            settlement = self._failure(error)
+            if settlement.outcome in _FINAL:
+                self._finish(settlement, error)
+            return settlement
+        return self._arun(coroutine)
 
-    def _call(self, result: TaskResult, running: RunningJob, lock_fence: int) -> Any:
-        task, timeout = result.task, self._backend.timeout(result.task)
-        args: list[Any] = []
-        if task.takes_context:
-            args = [Context(task_result=result, running=running, lock_fence=lock_fence)]
-        args += result.args
-        if _is_async(task.func):
-            return running.call_async(task.func(*args, **result.kwargs), timeout)
-        return running.call(lambda: task.func(*args, **result.kwargs), timeout)
+    async def _arun(self, coroutine: Coroutine[Any, Any, Any]) -> Settlement:
+        try:
+            value = await self._running.acall(coroutine, self._backend.timeout(self._call.task))
+            settlement = self._success(value)
+        except BaseException as error:
+            settlement = self._failure(error)
+            if settlement.outcome in _FINAL:
+                await self._afinish(settlement, error)
+            return settlement
+        await self._afinish(settlement, None, value)
+        return settlement
 
-    def _failed(self, result: TaskResult, running: RunningJob, error: BaseException) -> Settlement:
-        """Called while `error` is handled, so that receivers of the signal can log it."""
+    def _value(self) -> Any:
+        call, running = self._call, self._running
+        func, timeout = call.task.func, self._backend.timeout(call.task)
+        args, kwargs = self._args(), call.kwargs
+        if _is_async(func):
+            return running.call_async(func(*args, **kwargs), timeout)
+        return running.call(lambda: func(*args, **kwargs), timeout)
+
+    def _args(self) -> list[Any]:
+        call = self._call
+        if not call.task.takes_context:
+            return call.args
+        context = Context(task_result=self.result, running=self._running, lock_fence=self._lock_fence)
+        return [context, *call.args]
+
+    def _success(self, value: Any) -> Settlement:
+        value = normalize_json(value)
+        line = records.returned(value)
+        task = self._call.task
+        follow_up = None
+        if getattr(task, "then", None) is not None:
+            follow_up = prepare_follow_up(self._backend, self.result, value)
+        lease = self._running.leased.lease
+        return Settlement(lease, Outcome.DONE, self._backend.result_ttl_of(task), line, follow_up)
+
+    def _failure(self, error: BaseException) -> Settlement:
+        """The settlement after an exception."""
+        running, task = self._running, self._call.task
         if running.released or issubclass(type(error), EventLoopEnded):
             return running.settlement(Outcome.RELEASE)
+        if running.cancelled_at is not None:
+            ttl = self._backend.result_ttl_of(task)
+            return running.settlement(Outcome.CANCELLED, ttl, records.CANCELLED)
+        _remove_own_frames(error)
+        line = records.failed(error)
         state = running.leased.state
-        described = records.task_error(error)
-        line = records.failure_line(described)
-        if issubclass(type(error), _retries(result.task)) and state.failures < state.max_attempts:
+        if issubclass(type(error), _retries(task)) and state.failures < state.max_attempts:
             return running.settlement(Outcome.RETRY, round(retry_delay(state.failures) * 1000), line)
-        result.errors.append(described)
-        object.__setattr__(result, "finished_at", timezone.now())
-        object.__setattr__(result, "status", TaskResultStatus.FAILED)
-        _send(task_finished, result, self._backend)
         return running.settlement(Outcome.DEAD, line=line)
+
+    def _finish(self, settlement: Settlement, error: BaseException | None, value: Any = None) -> None:
+        """Send the signal of the end. Called while `error` is handled, so that receivers can log it."""
+        level = logging.INFO if error is None else logging.ERROR
+        if is_listened(task_finished) or tasks_logger.isEnabledFor(level):
+            self._complete(settlement, error, value)
+            self._send(task_finished, level)
+
+    async def _afinish(self, settlement: Settlement, error: BaseException | None, value: Any = None) -> None:
+        """As `_finish`, for a coroutine: receivers of the site are called where they may use databases."""
+        if is_listened(task_finished):
+            await threads.call_in_thread(partial(self._finish, settlement, error, value))
+        else:
+            self._finish(settlement, error, value)
+
+    def _complete(self, settlement: Settlement, error: BaseException | None, value: Any) -> None:
+        """Complete the result for the signal."""
+        result = self.result
+        status = TaskResultStatus.SUCCESSFUL if error is None else TaskResultStatus.FAILED
+        object.__setattr__(result, "status", status)
+        object.__setattr__(result, "finished_at", timezone.now())
+        if error is None:
+            object.__setattr__(result, "_return_value", value)
+        else:
+            records.add_error(result, settlement.line, self._running.leased.state)
+
+    def _send(self, signal: Signal, level: int) -> None:
+        """Send a signal, unless nobody would notice. Whatever a receiver raises is logged: the attempt
+        doesn't depend on it."""
+        if not tasks_logger.isEnabledFor(level) and not is_listened(signal):
+            return
+        try:
+            signal.send_robust(type(self._backend), task_result=self.result)  # lets SystemExit pass
+        except BaseException as error:
+            message = "A receiver of a signal of task id=%s failed; further ones were not called."
+            log_exception(logger, error, message, self._running.leased.lease.id)
+
+
+def is_listened(signal: Signal) -> bool:
+    """Whether a signal has receivers besides Django's own, which only log."""
+    for entry in signal.receivers:
+        receiver = entry[1]
+        if isinstance(receiver, ReferenceType):
+            receiver = receiver()
+        if receiver is not None and getattr(receiver, "__module__", None) not in _OWN_RECEIVERS:
+            return True
+    return False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,26 +322,8 @@ class Context(TaskContext):
         return self.running.lease_lost
 
 
-def _is_imported(payload: bytes) -> bool:
-    """Whether the module of a job's task is imported; True for an unreadable payload."""
-    try:
-        path: str = encoding.loads_all([payload])[0][0]
-        return path.rpartition(".")[0] in sys.modules
-    except Exception:
-        return True
-
-
 def _retries(task: Task) -> tuple[type[BaseException], ...]:
     return task.retries if isinstance(task, RedisTask) else ()
-
-
-def _send(signal: Signal, result: TaskResult, backend: RedisBackend) -> None:
-    """Send a signal. Whatever a receiver raises is logged: the attempt doesn't depend on it."""
-    try:
-        signal.send_robust(type(backend), task_result=result)  # logs exceptions, but lets SystemExit pass
-    except BaseException as error:
-        message = "A receiver of a signal of task id=%s failed; further ones were not called."
-        log_exception(logger, error, message, result.id)
 
 
 def _remove_own_frames(error: BaseException) -> None:

@@ -32,10 +32,10 @@ from ...handlers import Expired, TimerHandler, title
 from ..common.arguments import Duration, milliseconds, request, settled, to_datetime, window
 from ..jobs import threads
 from ..jobs.engine import Claimed, Engine, LeasedJob, Outcome, Settlement, registered_queues
+from ..jobs.executor import RunningJob
 from ..jobs.keys import JobKeys, request_offset, request_shard
 from ..jobs.poller import Round, default_alias, register, rounds_of_slot
 from ..jobs.queue import retry_delay
-from ..jobs.running import RunningJob
 from ..jobs.threads import EventLoopEnded
 
 #: the slot of all timers of a prefix: one claim, and one wait, covers every namespace
@@ -220,8 +220,7 @@ class Firing:
         except (TypeError, ValueError) as error:  # an unreadable timer must not stop the others
             logger.error("Timer id=%s of %r can't be decoded; moved to dead letters.", job_id, namespace)
             return running.settlement(Outcome.DEAD, line=_failure(f"The timer can't be decoded: {error}"))
-        with running.start():
-            return self._fire(running, name, payload)
+        return self._fire(running, name, payload)
 
     def _fire(self, running: RunningJob, name: str, payload: Any) -> Settlement | None:
         leased = running.leased

@@ -7,8 +7,7 @@ about the job carry both, and are refused when they are stale. Every claim reque
 The design is that of visibility timeouts (Amazon SQS) with counted attempts, on sorted sets as in "Redis in
 Action", chapter 6; one script does all that a claim needs.
 
-A *lone* job has lost two workers, and may have ended them: a claim leases it without starting an attempt, and
-its worker starts one when no other job runs in its process. See jobs/claim.lua and LoneStarts.
+A job that may have ended its process, with others that ran there, runs *apart*: see State.apart.
 
 A registry lists which queues exist, for the poller and the statistics. A push registers its queue until the
 moment at which its job is due, but not at every push: a process remembers what it has registered. The poller
@@ -55,8 +54,6 @@ REGISTER_INTERVAL = 3600.0
 MAX_AGE = 30 * 86_400_000
 #: ms by which a job may be due after the registered moment without a new registration: less than MAX_AGE
 MAX_LATER = 15 * 86_400_000
-#: status of a lone job that is leased and not started yet
-LONE = "lone"
 #: a state as _records.lua describes it
 _STATE = re.compile(
     r"\A(\w+)(?: priority=(-?\d+))? attempts=(\d+)/(\d+) pushed=(\d+) (?:due|ended)=(\d+)"
@@ -315,11 +312,6 @@ class Engine:
         words = (*self._limits(), *settlement.words, follow_up.max_aliases, *follow_up.job)
         moment: int | None = yield Script("jobs/settle", keys, words, settles=True)
         return moment
-
-    def start_lone(self, lease: Lease, worker: str) -> Steps[State | None]:
-        """Start an attempt at a lone job. Returns its state; None if the lease is stale."""
-        reply = yield Script("jobs/start_lone", self.keys.records, (*lease[1:], worker))
-        return parse_state(reply) if reply else None
 
     def extend(self, leases: Sequence[Lease], ms: int) -> Steps[list[Extended]]:
         """Make leases end `ms` from now, if that is later."""

@@ -96,8 +96,8 @@ class RunningJob:
     """A job in this process: a job that waits for its lane, or an attempt at it."""
 
     __slots__ = (
-        "_call", "_executor", "_interrupts", "_task", "_timer", "cancelled_at", "lease_lost", "leased", "number",
-        "released", "started", "timeout",
+        "_call", "_executor", "_interrupts", "_task", "_timer", "cancelled_at", "lease_lost", "leased",
+        "number", "released", "started", "timeout",
     )  # fmt: skip
 
     def __init__(self, leased: LeasedJob, executor: Executor, number: int = 0) -> None:
@@ -129,6 +129,13 @@ class RunningJob:
     def may_start(self) -> bool:
         """Whether the worker still has the job, and it shall run."""
         return not (self.lease_lost or self.released or self.cancelled_at is not None)
+
+    @property
+    def refusal(self) -> Settlement | None:
+        """The settlement of a job that may not start: of a cancelled one, which ends when it is released."""
+        if self.cancelled_at is None or self.lease_lost or self.released:
+            return None
+        return self.settlement(Outcome.RELEASE)
 
     @property
     def was_interrupted(self) -> bool:
@@ -181,7 +188,11 @@ class RunningJob:
         """Run a coroutine on the event loop while this lane waits for it; raises what `acall` raises."""
         return self._executor.event_loop.run(self.acall(coroutine, timeout))
 
-    async def acall(self, coroutine: Coroutine[Any, Any, Any], timeout: float | None = None) -> Any:
+    async def acall(
+        self,
+        coroutine: Coroutine[Any, Any, Any],
+        timeout: float | None = None,  # noqa: ASYNC109 (as in call)
+    ) -> Any:
         """Run a coroutine here, on the event loop. After `timeout` seconds, or when the job is cancelled, it
         is cancelled, and again each second until it ends; then this raises TaskTimeout or TaskCancelled.
         Raises TransactionManagementError if it left a transaction open."""
@@ -629,9 +640,8 @@ class Executor:
     def _check(self, batch: Batch, now: float) -> None:
         """Do what a batch can't do while its job runs, or while it waits for a lane."""
         current = batch.current
-        if current is not None and (current.timeout is not None or current.cancelled_at is not None):
-            if current.overdue >= 0:
-                current.interrupt()
+        if current is not None and current.overdue >= 0:
+            current.interrupt()
         if batch.pending:
             took = now - (batch.began or batch.waits_since)
             if took > (SLOW if batch.began else MAX_WAIT) and not batch.is_async:

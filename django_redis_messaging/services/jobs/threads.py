@@ -28,7 +28,7 @@ from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import suppress
 from contextvars import Context
 from time import monotonic
-from typing import Any
+from typing import Any, cast
 
 from asgiref.sync import SyncToAsync, ThreadSensitiveContext, sync_to_async
 from django.conf import settings
@@ -421,8 +421,8 @@ class EventLoopEnded(Exception):
 
 
 class SyncThread(ThreadSensitiveContext):
-    """Where asgiref runs the `sync_to_async` calls of a coroutine: one thread, started by the first call, with
-    its own database connections."""
+    """Where asgiref runs the `sync_to_async` calls of a coroutine: one thread, started by the first call,
+    with its own database connections."""
 
     #: closes the connections after the last call; not done: a call still runs there, though its coroutine
     #: has ended
@@ -441,6 +441,11 @@ class SyncThread(ThreadSensitiveContext):
     def has_started(self) -> bool:
         """Whether there was a call."""
         return self in SyncToAsync.context_to_thread_executor
+
+
+def _current_sync_thread() -> SyncThread:
+    """That of the coroutine that runs."""
+    return cast(SyncThread, SyncToAsync.thread_sensitive_context.get())
 
 
 async def _outcome(sync_thread: SyncThread, coroutine: Coroutine[Any, Any, Any]) -> Ended:
@@ -466,7 +471,7 @@ async def _outcome(sync_thread: SyncThread, coroutine: Coroutine[Any, Any, Any])
 async def end_calls(*, interrupted: bool = False) -> list[str]:
     """Wait for the calls that this coroutine has left in its thread, for a moment, and close its connections
     there: all if it was `interrupted`. Returns the databases in which it left a transaction open."""
-    sync_thread = SyncToAsync.thread_sensitive_context.get()
+    sync_thread = _current_sync_thread()
     sync_thread.has_ended_calls = True
     if not sync_thread.has_started:
         return []
@@ -477,7 +482,7 @@ async def end_calls(*, interrupted: bool = False) -> list[str]:
 
 async def call_in_thread(function: Callable[[], object]) -> None:
     """Call a function in the thread of this coroutine, after its last call there; it must raise nothing."""
-    sync_thread = SyncToAsync.thread_sensitive_context.get()
+    sync_thread = _current_sync_thread()
     if not sync_thread.abandoned:
         await sync_to_async(function)()
         await _close_connections(sync_thread)

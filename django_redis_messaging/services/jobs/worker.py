@@ -145,7 +145,7 @@ class Worker:
         #: whether running jobs are released now
         self._ended = False
         self._hosts: list[Host] = []
-        #: jobs that were claimed and have not ended, by number: a job whose lease was lost may be claimed again
+        #: jobs that were claimed and have not ended, by number: one whose lease was lost may be claimed again
         self._jobs: dict[int, Job] = {}
         self._numbers = itertools.count(1)
         #: of jobs that have ended
@@ -262,8 +262,8 @@ class Worker:
         if report.ended == UNSETTLED:
             return
         follow_up = None
-        if report.follow_up is not None:
-            announce = partial(job.executor.announce, report.number)
+        if report.follow_up is not None and job.place is not None:
+            announce = partial(job.place.host.executor.announce, report.number)
             follow_up = FollowUp(*report.follow_up, announce)
         self._settlements.append(
             Settlement(lease, _OUTCOMES[report.ended], report.ms, report.line, follow_up)
@@ -275,12 +275,15 @@ class Worker:
             job = self._jobs.get(number)
             if job is None:
                 continue
+            host = job.place and job.place.host
             if what is Extended.STALE:
                 job.is_lost = True
-                job.executor.mark_lost([number])
+                if host:
+                    host.executor.mark_lost([number])
             elif what is Extended.CANCEL:
                 job.is_cancelled = True
-                job.executor.cancel(number)
+                if host:
+                    host.executor.cancel(number)
 
     def _begin_stop(self) -> None:
         """Claim no more jobs, and give back those that have not started."""
@@ -386,7 +389,8 @@ class Worker:
 
     def _settle_and_push(self, settlement: Settlement) -> None:
         follow_up = settlement.follow_up
-        assert follow_up is not None
+        if follow_up is None:
+            return
         moment = perform(self._using, self._engine.settle_and_push(settlement, follow_up))
         follow_up.pushed(moment or 0)
         if moment == 0 and not (self._outage is not None and settlement.lease in self._outage.sent):
@@ -409,7 +413,7 @@ class Worker:
         return min(room, PAGE)
 
     def _place(self, jobs: Sequence[Job], *, is_full: bool) -> None:
-        """Hand over jobs, and release those for which there is no place. `is_full`: as many as were wanted."""
+        """Hand over jobs, and release those for which there is no place. `is_full`: as many as wanted."""
         quick: list[Job] = []
         coroutines: list[Job] = []
         single: list[Job] = []
@@ -609,12 +613,6 @@ class Job:
         """Whether it gets a lane for itself: handing it back would be risky, or it may have to wait."""
         return self.leased.state.max_attempts == 1 or " needs=" in self.leased.state.more
 
-    @property
-    def executor(self) -> Executor:
-        """Where it runs."""
-        assert self.place is not None
-        return self.place.host.executor
-
     def leave(self) -> None:
         """It has ended."""
         if self.place is not None:
@@ -754,7 +752,7 @@ class Apart:
         self.waiting, self.ends = job, monotonic() + self._wait
 
     def give_up(self) -> float:
-        """Let it wait no more. Returns the seconds for which it is released; the next one waits for longer."""
+        """Let it wait no more. Returns the seconds for which it is released; the next one waits longer."""
         seconds, self.waiting = self._wait, None
         self._wait = min(2 * seconds, APART_MAX_WAIT)
         return seconds
