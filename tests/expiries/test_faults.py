@@ -25,8 +25,6 @@ from django_redis_messaging.handlers import TimerHandler
 from django_redis_messaging.services.expiries.timers import Firing, namespaces_key
 from django_redis_messaging.services.jobs.engine import Outcome
 from django_redis_messaging.services.jobs.keys import request_shard
-from django_redis_messaging.services.jobs.running import RunningJob
-from django_redis_messaging.services.jobs.threads import EventLoop
 from django_redis_messaging.services.listening.listener import DispatchLock
 from tests.support.engines import timers
 from tests.support.proxy import LossyProxy
@@ -200,7 +198,7 @@ class TestRaces:
         assert orders.remaining("17") == 0
         assert orders.cancel("17")
         firing = Firing(engine.engine, engine.using, {"order": TimerHandler("order", received, None)})
-        assert firing(RunningJob(leased, EventLoop().run)) is None
+        assert firing(workers.running_job(leased)) is None
         assert received == []
         assert not engine.settle(leased.lease.settlement(Outcome.DONE))
         assert remaining_keys() == []

@@ -18,10 +18,10 @@ from django_redis_messaging.services.jobs import poller as polling
 from django_redis_messaging.services.jobs import queue as jobs
 from django_redis_messaging.services.jobs.engine import Engine
 from django_redis_messaging.services.jobs.poller import Poller, default_alias
-from django_redis_messaging.services.jobs.running import Heartbeat, RunningJobs
+from django_redis_messaging.services.jobs.worker import Keeper, Worker
 from django_redis_messaging.services.live.reading import Reading, Registry
 
-from ..support.server import DEADLINE, until
+from ..support.server import until
 from ..support.unusual_errors import TextExits
 
 #: seconds between two renewals
@@ -75,13 +75,11 @@ def test_a_group_of_loops_ends_as_failed(error: Exception) -> None:
 
 
 def test_a_heartbeat_that_fails_ends_the_worker(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Heartbeat, "keep_leases", FailsOnce(error))
-    ended = threading.Event()
+    monkeypatch.setattr(Keeper, "keep_leases", FailsOnce(error))
     engine = Engine(conf.prefix(), "queue", "calls")
-    heartbeat = Heartbeat(engine, conf.alias(), "w", RunningJobs(), 30, lambda: 0, ended.set)
-    heartbeat.start()
-    assert ended.wait(DEADLINE)
-    heartbeat.stop()
+    worker = Worker(engine, conf.alias(), ["calls"], lambda _: None)
+    worker.run()
+    assert worker.failed
 
 
 def test_the_thread_that_renews_locks_goes_on(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:

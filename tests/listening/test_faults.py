@@ -19,13 +19,11 @@ from django_redis_messaging.devserver.server import EmbeddedServer
 from django_redis_messaging.handlers import TimerHandler
 from django_redis_messaging.services.expiries.timers import Firing
 from django_redis_messaging.services.jobs.engine import Outcome
-from django_redis_messaging.services.jobs.running import RunningJob
-from django_redis_messaging.services.jobs.threads import EventLoop
 from django_redis_messaging.services.listening import Listener, listener
 from django_redis_messaging.services.listening.listener import Events
 from tests.support.engines import timers
 from tests.support.unusual_errors import UNUSUAL
-from tests.support.workers import running
+from tests.support.workers import running, running_job
 from tests.tasks.jobs import break_event_loop
 
 from ..support.aliases import lead_to, limited_user
@@ -314,7 +312,7 @@ class TestServerOutages:
             until(lambda: events.subscriptions and all(one.fence for one in events.subscriptions.values()))
             single.kill()
             firing = Firing(engine.engine, engine.using, {"order": TimerHandler("order", received, None)})
-            settlement = firing(RunningJob(leased, EventLoop().run))
+            settlement = firing(running_job(leased))
             assert settlement is not None
             assert (settlement.outcome, received) == (Outcome.RELEASE, [])
             events.close()

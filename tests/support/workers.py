@@ -8,13 +8,14 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import datetime, timedelta
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from django.dispatch import Signal
 from django.utils import timezone
 
 from django_redis_messaging import conf
-from django_redis_messaging.services.jobs.engine import State
+from django_redis_messaging.services.jobs.engine import LeasedJob, State
+from django_redis_messaging.services.jobs.executor import Executor, RunningJob
 from django_redis_messaging.services.jobs.keys import JobKeys
 from django_redis_messaging.tasks.backend import RedisBackend
 from django_redis_messaging.tasks.compat import (
@@ -58,6 +59,11 @@ def burst(*queues: str, **limits: Any) -> Worker:
     made = worker(*queues, burst=True, **limits)
     made.run()
     return made
+
+
+def running_job(leased: LeasedJob) -> RunningJob:
+    """A job that was claimed, for an attempt outside a worker."""
+    return RunningJob(leased, cast(Executor, None))
 
 
 @contextmanager

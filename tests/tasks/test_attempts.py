@@ -9,7 +9,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from contextvars import ContextVar
+from contextvars import ContextVar, copy_context
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -23,10 +23,8 @@ from django.utils import timezone, translation
 from pytest import LogCaptureFixture, MonkeyPatch
 
 from django_redis_messaging.core.operations import format_traceback
-from django_redis_messaging.services.jobs import running as jobs_running
-from django_redis_messaging.services.jobs import threads
-from django_redis_messaging.services.jobs.running import NotStarted
-from django_redis_messaging.services.jobs.threads import EventLoop, EventLoopEnded, SyncThread
+from django_redis_messaging.services.jobs import executor, threads
+from django_redis_messaging.services.jobs.threads import EventLoop, EventLoopEnded
 from django_redis_messaging.tasks import records, task
 from django_redis_messaging.tasks.compat import task_backends, task_started
 
@@ -68,13 +66,15 @@ class TestTimeouts:
     def test_a_long_timeout_does_not_delay_a_shorter_one(self, monkeypatch: MonkeyPatch) -> None:
         waits: list[float] = []
         with at_work(concurrency=2) as runner:
-            read_signal = runner._read_signal
+            until(lambda: runner._hosts)
+            running = runner._hosts[0].executor
+            seconds_to_check = running._seconds_to_check
 
-            def record_wait(seconds: float) -> None:
-                waits.append(seconds)
-                read_signal(seconds)
+            def record_wait() -> float:
+                waits.append(seconds_to_check())
+                return waits[-1]
 
-            monkeypatch.setattr(runner, "_read_signal", record_wait)
+            monkeypatch.setattr(running, "_seconds_to_check", record_wait)
             jobs.wait.using(timeout=60).enqueue()
             until(lambda: jobs.notes)
             before = len(waits)
@@ -85,8 +85,8 @@ class TestTimeouts:
         assert result.finished_at - result.started_at < timedelta(seconds=5)
 
     def test_short_timeout_does_not_wait_for_the_next_check(self, monkeypatch: MonkeyPatch) -> None:
-        monkeypatch.setattr(jobs_running, "TIMEOUT_INTERVAL", 10.0)
-        monkeypatch.setattr(jobs_running, "IDLE_INTERVAL", 10.0)
+        monkeypatch.setattr(executor, "TIMEOUT_INTERVAL", 10.0)
+        monkeypatch.setattr(executor, "IDLE_INTERVAL", 10.0)
         with at_work():
             jobs.note_timeout.using(timeout=0.1).enqueue(20)
             until(lambda: jobs.notes)
@@ -99,7 +99,7 @@ class TestTimeouts:
                 time.sleep(0.3)
 
         for interval in ("TIMEOUT_INTERVAL", "IDLE_INTERVAL"):
-            monkeypatch.setattr(jobs_running, interval, 0.01)
+            monkeypatch.setattr(executor, interval, 0.01)
         imports = f"import time\nfrom {jobs.__name__} import task\n\ntime.sleep(0.3)\n\n"
         add_module(f"slow_{part}", f"{imports}@task\ndef noop():\n    time.sleep(0.05)\n")
         result = jobs.noop.using(timeout=0.2).enqueue()
@@ -134,22 +134,24 @@ class TestExceptions:
         """It is closed when the thread of the coroutine, which saw it running, goes on."""
         event_loop = EventLoop()
         event_loop.run(asyncio.sleep(0))
-        sync_thread = event_loop._sync_thread
 
-        def fail() -> SyncThread:
+        def fail() -> asyncio.AbstractEventLoop:
             assert event_loop._started is not None
             loop, thread = event_loop._started
             monkeypatch.setattr(event_loop, "_run_until_stopped", broken)
             loop.call_soon_threadsafe(loop.stop)
             thread.join(PATIENCE)
-            return sync_thread()
+            return loop
 
         def broken(loop: asyncio.AbstractEventLoop) -> None:
             raise OSError("the selector is broken")
 
-        monkeypatch.setattr(event_loop, "_sync_thread", fail)
+        monkeypatch.setattr(event_loop, "_started_loop", fail)
         with pytest.raises(EventLoopEnded):
             event_loop.run(asyncio.sleep(0))
+        monkeypatch.setattr(event_loop, "_failed", False)
+        with pytest.raises(EventLoopEnded):
+            event_loop.start([(asyncio.sleep(0), copy_context())])
 
 
 @dataclass(frozen=True)
@@ -269,7 +271,6 @@ RAISED: dict[str, Callable[[], BaseException]] = {
     "StopIteration": StopIteration,
     "KeyboardInterrupt": KeyboardInterrupt,
     "memory": raised_by(lambda: b"x" * (1 << 62)),
-    "not started": lambda: NotStarted(None),
     **CLOSED,
 }
 #: what tasks return
@@ -443,23 +444,23 @@ class TestCoroutines:
     def test_connections_are_closed_after_their_maximum_age(self, monkeypatch: MonkeyPatch) -> None:
         for seconds in (0, 60, 0.05):
             monkeypatch.setitem(connections.settings["default"], "CONN_MAX_AGE", seconds)
-            for called in (
-                jobs.note_connection,
-                jobs.async_wait_a_moment,
-                jobs.note_connection,
-                jobs.close_connection,
-            ):
-                called.enqueue()
-            burst()
+            with at_work():
+                for called in (
+                    jobs.note_connection,
+                    jobs.async_wait_a_moment,
+                    jobs.note_connection,
+                    jobs.close_connection,
+                ):
+                    ended(called.enqueue())
         kept = [first is second for first, second in zip(jobs.notes[::2], jobs.notes[1::2], strict=True)]
         assert kept == [False, True, False]
 
     @pytest.mark.django_db(transaction=True)
     def test_broken_connection_is_replaced(self) -> None:
-        jobs.break_connection.enqueue()
-        result = jobs.query.enqueue()
-        burst()
-        assert ended(result).return_value == 7
+        with at_work():
+            ended(jobs.break_connection.enqueue())
+            result = ended(jobs.query.enqueue())
+        assert result.return_value == 7
 
     @pytest.mark.django_db(transaction=True)
     def test_task_that_ends_closes_no_connection_of_others(self) -> None:
@@ -497,5 +498,5 @@ class TestCoroutines:
             thread.join(PATIENCE / 4)
             assert not thread.is_alive()
             jobs.go.set()
-        assert (runner.failed, counts()) == (True, [1, 0, 0, 2])
+        assert (runner.failed, counts()[2]) == (True, 0)
         assert "1 such threads now" in caplog.text and "2 such threads now" in caplog.text

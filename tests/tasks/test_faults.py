@@ -23,10 +23,9 @@ from pytest_django import Settings
 from django_redis_messaging import Lock, MessagingError, OutcomeUnknown, Unavailable, conf
 from django_redis_messaging.core import clients, commands
 from django_redis_messaging.devserver.server import EmbeddedServer
-from django_redis_messaging.services.jobs import running as jobs_running
 from django_redis_messaging.services.jobs import worker as jobs_worker
 from django_redis_messaging.services.jobs.engine import JobRecord, Lease, Outcome
-from django_redis_messaging.services.jobs.worker import LostClaims
+from django_redis_messaging.services.jobs.worker import LostClaims, Outage
 from django_redis_messaging.tasks import await_for_result, wait_for_result
 from django_redis_messaging.tasks.backend import prepare_follow_up
 from django_redis_messaging.tasks.compat import Task, TaskResult, task_enqueued
@@ -294,29 +293,10 @@ class TestLostClaims:
         result = jobs.note.using(max_attempts=1).enqueue("once")
         runner = worker(lease=LONG_LEASE)
 
-        def stop() -> None:
-            runner.stop()
-            until(runner._stopping.is_set)
-
-        lossy.lose_next(then=stop)
+        lossy.lose_next(then=runner.stop)
         runner.run()
         assert lossy.lost == 1
         assert_released(result)
-
-    def test_claim_that_is_lost_during_a_release_is_released_next(self, monkeypatch: MonkeyPatch) -> None:
-        released: list[int] = []
-        claims = LostClaims(backend().engine, conf.alias(), ["default"], LONG_LEASE)
-
-        def lose_another(*_: object) -> int:
-            released.append(1)
-            claims.add("another")
-            return 0
-
-        monkeypatch.setattr(jobs_worker, "perform", lose_another)
-        claims.add("first")
-        claims.release()
-        claims.release()
-        assert len(released) == 2
 
     def test_claim_that_is_executed_late_is_released(self, lossy: LossyProxy) -> None:
         """Its request was on its way while the next ones were answered."""
@@ -465,9 +445,9 @@ class TestWorkerWithoutRedis:
             until(lambda: jobs.notes)
             client.execute_command("ACL", "SETUSER", "default", "-evalsha", "-eval", "-bzpopmin")
             runner.stop()
-            until(runner._stopping.is_set)
+            until(lambda: runner._stopping)
             jobs.go.set()
-            until(lambda: not runner._lanes)
+            until(lambda: "delivered again" in caplog.text)
             client.execute_command("ACL", "SETUSER", "default", "+@all")
         warnings = [one for one in caplog.records if one.name == jobs_worker.__name__]
         assert 2 <= len(warnings) < 20, [one.getMessage() for one in warnings]
@@ -492,18 +472,11 @@ class TestWorkerWithoutRedis:
             until(lambda: liveness(runner) and liveness(runner)[1] >= consumed)
         assert result.attempts == 1
 
-    def test_settlement_that_may_have_been_applied_is_repeated_as_such(
-        self, monkeypatch: MonkeyPatch
-    ) -> None:
-        def fail(*_: object) -> None:
-            raise error
-
-        monkeypatch.setattr(jobs_running, "perform", fail)
-        settlement = Lease("default", "id", 1, "token").settlement(Outcome.DONE)
-        settler, outage = jobs_running.Settler(backend().engine, backend().using), jobs_running.Outage()
+    def test_settlement_that_may_have_been_applied_is_repeated_as_such(self) -> None:
+        settlement, outage = Lease("default", "id", 1, "token").settlement(Outcome.DONE), Outage()
         for error in (Unavailable(), OutcomeUnknown()):
-            assert not settler.try_settle(settlement, outage)
-            assert outage.unanswered == isinstance(error, OutcomeUnknown)
+            outage.add(error, [settlement])
+            assert (settlement.lease in outage.sent) == isinstance(error, OutcomeUnknown)
 
 
 @pytest.mark.timing

@@ -223,7 +223,6 @@ class TestFollowUp:
         until(lambda: engine().sweep(["default"]) is None)
         assert self.settle(first) == 0
         [second] = engine().claim(["default"], 1, LONG).jobs
-        assert engine().start_lone(second.lease, "worker")
         assert self.settle(first) == 0
         assert not has_follow_up(result)
         moment = self.settle(second)

@@ -377,7 +377,7 @@ class TestFailures:
             runner.stop()
             runner.stop()
         released.set()
-        until(lambda: not runner._lanes)
+        until(lambda: not runner._hosts[0].executor._batches)
         assert (runner.done, jobs.notes, is_held("order:7")) == (0, [], False)
         assert_released(result)
 

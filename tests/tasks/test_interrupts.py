@@ -28,9 +28,8 @@ from pytest import CaptureFixture, LogCaptureFixture, MonkeyPatch
 from pytest_django import DjangoDbBlocker, Settings
 
 from django_redis_messaging import Mailbox
-from django_redis_messaging.services.jobs import running as jobs_running
-from django_redis_messaging.services.jobs import threads
-from django_redis_messaging.services.jobs import worker as jobs_worker
+from django_redis_messaging.services.jobs import executor, threads
+from django_redis_messaging.services.jobs.executor import RunningJob
 from django_redis_messaging.services.jobs.worker import Worker
 from django_redis_messaging.tasks import task
 from django_redis_messaging.tasks.compat import task_started
@@ -213,6 +212,11 @@ def note_thread() -> None:
     jobs.notes.append((thread.name, thread.native_id))
 
 
+def jobs_of(runner: Worker) -> list[RunningJob]:
+    """The jobs of a worker that have not ended."""
+    return [job for host in runner._hosts for job in list(host.executor._jobs.values())]
+
+
 @contextmanager
 def interrupting(runner: Worker, seconds: float) -> Iterator[None]:
     """Interrupt most calls of a worker in this block, each at a random moment of its first `seconds`."""
@@ -221,7 +225,7 @@ def interrupting(runner: Worker, seconds: float) -> Iterator[None]:
     def interrupt() -> None:
         seen: Any = None
         while not stop.wait(0.0002):
-            for job in runner._running:
+            for job in jobs_of(runner):
                 if job is not seen and job.started is not None:
                     seen = job
                     if chance.random() < 0.7:
@@ -341,7 +345,7 @@ class TestSwallowed:
     def test_who_resists_is_interrupted_at_intervals_and_keeps_the_lease(
         self, resisting: Any, monkeypatch: MonkeyPatch, caplog: LogCaptureFixture
     ) -> None:
-        for module in (threads, jobs_running):
+        for module in (threads, executor):
             monkeypatch.setattr(module, "INTERRUPT_INTERVAL", 0.4)
         result = resisting.enqueue()
         with at_work(lease=0.6):
@@ -370,15 +374,15 @@ class TestLane:
     def test_a_drain_waits_until_the_interrupted_attempt_is_settled(self) -> None:
         result = jobs.sleep.using(timeout=0.2).enqueue(20)
         with at_work() as runner:
-            until(lambda: any(job.started is not None for job in runner._running))
+            until(lambda: any(job.started is not None for job in jobs_of(runner)))
             runner.stop()
-            until(lambda: not runner._lanes)
+            until(lambda: state(result).status == "dead")
         assert (state(result).status, runner.done) == ("dead", 1)
 
     def test_no_interrupt_is_raised_after_the_call(self) -> None:
         """The other thread is about to interrupt when the call ends."""
         for _ in range(300):
-            call = threads.InterruptibleCall(1)
+            call = threads.InterruptibleCall()
             ending = threading.Event()
 
             def interrupt(call: Any = call, ending: Any = ending) -> None:
@@ -561,7 +565,7 @@ class TestLocks:
     def test_garbage_does_not_end_it(self, monkeypatch: MonkeyPatch, caplog: LogCaptureFixture) -> None:
         caplog.set_level(logging.CRITICAL, "django.tasks")  # a captured traceback would keep the lock
         ends: list[Any] = []
-        monkeypatch.setattr(jobs_worker, "end_process", lambda *args: ends.append(args))
+        monkeypatch.setattr(executor, "end_process", lambda *args: ends.append(args))
         result, after = keep_garbage.enqueue(), jobs.noop.enqueue()
         burst()
         assert (ends, ended(result).status, ended(after).status) == ([], FAILED, SUCCESSFUL)

@@ -3,7 +3,6 @@ pushed."""
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
 import sys
@@ -12,12 +11,21 @@ import pytest
 from pytest import LogCaptureFixture, MonkeyPatch
 
 from django_redis_messaging.services.jobs.engine import Engine, Outcome, Push, Settlement
-from django_redis_messaging.services.jobs.running import RunningJob
 from django_redis_messaging.tasks import records, worker
 from django_redis_messaging.tasks.compat import InvalidTask
 
 from ..support.server import server, server_ms, until
-from ..support.workers import SUCCESSFUL, backend, burst, counts, engine, keys, recording_signals, run_to_end
+from ..support.workers import (
+    SUCCESSFUL,
+    backend,
+    burst,
+    counts,
+    engine,
+    keys,
+    recording_signals,
+    run_to_end,
+    running_job,
+)
 from . import jobs
 from .conftest import AddModule
 
@@ -82,8 +90,7 @@ class TestUnknown:
     def claim(self) -> Settlement:
         """Claim a job of an unknown task; the settlement of its lease."""
         [leased] = engine().claim(["default"], 1, 60_000).jobs
-        running = RunningJob(leased, asyncio.run)
-        return worker.settle_unknown(backend(), running, records.UnknownTask("renamed"))
+        return worker.settle_unknown(backend(), running_job(leased), records.UnknownTask("renamed"))
 
     def test_they_are_retried_less_and_less(self) -> None:
         job_id = push_call("tests.tasks.jobs.renamed")

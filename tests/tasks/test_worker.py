@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 from pytest import LogCaptureFixture, MonkeyPatch
 
-from django_redis_messaging import Lock
 from django_redis_messaging.devserver.server import EmbeddedServer
 from django_redis_messaging.management.loops import LoopGroup
 from django_redis_messaging.services.jobs import threads
@@ -51,7 +50,6 @@ from ..support.workers import (
     worker,
 )
 from . import jobs
-from .conftest import AddModule
 
 pytestmark = pytest.mark.one_server
 
@@ -81,7 +79,8 @@ class TestOrder:
     def test_weights_share_the_worker(self) -> None:
         for _ in range(8):
             for queue in ("default", "other"):
-                jobs.note.using(queue_name=queue).enqueue(queue)
+                # with a single attempt, each is claimed alone
+                jobs.note.using(queue_name=queue, max_attempts=1).enqueue(queue)
         Worker(backend(), {"default": 1, "other": 3}, Limits(concurrency=1, burst=True)).run()
         assert [jobs.notes[:8].count(queue) for queue in ("default", "other")] == [2, 6]
         assert len(jobs.notes) == 16  # the last ones of `default` did not wait for `other`
@@ -126,7 +125,7 @@ class TestLimits:
             until(lambda: jobs.notes)
             commands, _ = sent_in(client, 0.4)
             jobs.go.set()
-            until(lambda: not runner._lanes)
+            until(lambda: runner.done)
         assert commands <= 2  # a wait that had begun, and the first heartbeat
         assert (runner.done, counts()) == (1, [2, 0, 0, 0])
 
@@ -181,7 +180,6 @@ class TestLeases:
                 server().zadd(keys().queue("default").leased, {result.id: 1})
                 claimed += engine().claim(["default"], 1, 60_000, worker="other").jobs
             [other] = claimed
-            assert engine().start_lone(other.lease, "other")
             until(lambda: len(jobs.notes) == 2)
             until(lambda: "refused" in caplog.text)
             result.refresh()
@@ -214,7 +212,7 @@ class TestLeases:
 
 
 @pytest.mark.usefixtures("short_polls")
-class TestLostWorkers:
+class TestApart:
     """A task that has lost two workers runs alone in its process."""
 
     def lose(self, *results: TaskResult) -> None:
@@ -229,8 +227,7 @@ class TestLostWorkers:
         self.lose(lost)
         first = jobs.wait.using(priority=10).enqueue()
         with at_work(concurrency=3, lease=1.0) as runner:
-            until(lambda: state(lost).status == "lone" and runner._admission._lone and jobs.notes)
-            until(lambda: runner._admission._inside == 1)  # the claim of the third lane may be under way
+            until(lambda: runner._apart.waiting and jobs.notes)
             after = [jobs.note.enqueue("after") for _ in range(3)]
             lease_ends = server().zscore(keys().queue("default").leased, lost.id)
             # its lease is extended while it waits
@@ -242,52 +239,42 @@ class TestLostWorkers:
         assert (lost.attempts, lost.worker_ids) == (3, ["lost", "lost", runner.id])
         assert errors_of(lost) == ["LeaseLost"] * 2
 
+    def test_no_other_task_starts_while_it_runs(self) -> None:
+        lost = jobs.wait.enqueue()
+        self.lose(lost)
+        with at_work(concurrency=3):
+            until(lambda: jobs.notes)
+            other = jobs.note.enqueue("other")
+            with at_work() as second:
+                assert ended(other).worker_ids == [second.id]
+            jobs.go.set()
+            assert ended(lost).status == SUCCESSFUL
+
     def test_its_wait_is_limited(self, monkeypatch: MonkeyPatch) -> None:
         """After a wait in vain, an idle worker gets it, and the lanes of the busy one claim others."""
-        monkeypatch.setattr(jobs_worker, "LONE_PAUSE", 0.2)
-        monkeypatch.setattr(jobs_worker, "LONE_FIRST_DELAY", 0.05)
+        monkeypatch.setattr(jobs_worker, "APART_FIRST_WAIT", 0.2)
         lost = jobs.note.enqueue("lost")
         self.lose(lost)
         busy = jobs.wait.using(priority=10).enqueue()
         with at_work(concurrency=2) as runner:
-            until(lambda: state(lost).status == "lone")
+            until(lambda: runner._apart._wait == 0.4)  # each wait is longer
             until(lambda: counts()[1] == 1)  # released with a delay
             assert (state(lost).attempts, state(lost).lost) == (2, 2)
             assert ended(jobs.note.enqueue("other")).status == SUCCESSFUL
-            tries = runner._starts._tries[lost.id]
-            until(lambda: tries.failed_tries >= 3)
-            assert tries.pause == 0  # only the first try kept the other lanes waiting
             with at_work() as idle:
-                assert ended(lost).worker_ids == ["lost", "lost", idle.id]
+                assert ended(lost).worker_ids[-1] == idle.id
             jobs.go.set()
             assert ended(busy).status == SUCCESSFUL
         assert jobs.notes == ["waits", "other", "lost"]
 
-    def test_it_acquires_its_lock_before_it_waits(self, monkeypatch: MonkeyPatch) -> None:
-        monkeypatch.setattr(tasks_worker, "GUARD_DELAY", 600.0)
-        lost = jobs.locked_note.enqueue(7, "lost")
-        self.lose(lost)
-        jobs.wait.using(priority=10).enqueue()
-        with Lock("order:7", timeout=60), at_work(concurrency=2):
-            until(lambda: counts()[1] == 1)
-            assert (state(lost).attempts, jobs.notes) == (2, ["waits"])
-            jobs.go.set()
-
-    def test_its_module_is_imported_in_the_attempt(self, add_module: AddModule) -> None:
-        """Otherwise, a module that ends the process would do so again and again, uncounted."""
-        add_module("exits_in_attempt", "import sys\n\nsys.exit(3)\n")
-        lost = jobs.noop.enqueue()
-        jobs.move(lost, "exits_in_attempt")
-        self.lose(lost)
-        burst()
-        assert (state(lost).status, state(lost).attempts) == ("dead", 3)
-
-    def test_several_run_one_after_the_other(self, caplog: LogCaptureFixture) -> None:
+    def test_several_run_one_after_the_other(
+        self, monkeypatch: MonkeyPatch, caplog: LogCaptureFixture
+    ) -> None:
+        monkeypatch.setattr(jobs_worker, "APART_DELAY", 0.01)
         results = [jobs.sleep.enqueue(0.05) for _ in range(3)]
         self.lose(*results)
-        with caplog.at_level("INFO"):  # Django logs each start and end of a task
-            burst(concurrency=3)
-        assert [ended(one).status for one in results] == [SUCCESSFUL] * 3
+        with caplog.at_level("INFO"), at_work(concurrency=3):  # Django logs each start and end of a task
+            assert [ended(one).status for one in results] == [SUCCESSFUL] * 3
         states = [text.rpartition("state=")[2] for text in caplog.messages if "state=" in text]
         assert states == ["RUNNING", "SUCCESSFUL"] * 3
 
@@ -296,7 +283,7 @@ class TestLostWorkers:
         self.lose(lost)
         first = jobs.wait.using(priority=10).enqueue()
         with at_work(concurrency=2) as runner:
-            until(lambda: state(lost).status == "lone")
+            until(lambda: runner._apart.waiting)
             runner.stop()
             until(lambda: state(lost).status == "waiting")
             jobs.go.set()
@@ -309,19 +296,6 @@ class TestLostWorkers:
         self.lose(lost)
         burst()
         assert (state(lost).status, state(lost).attempts, state(lost).failures) == ("waiting", 3, 1)
-
-    def test_it_starts_beside_others_if_no_worker_is_idle_for_long(self, monkeypatch: MonkeyPatch) -> None:
-        """But one at a time: it can't take another with it that has lost two workers, too."""
-        monkeypatch.setattr(jobs_worker, "LONE_TRIES", 0)
-        monkeypatch.setattr(jobs_worker, "LONE_FIRST_DELAY", 0.05)
-        lost = [jobs.wait.enqueue() for _ in range(2)]
-        self.lose(*lost)
-        busy = jobs.wait.using(priority=10).enqueue()
-        with at_work(concurrency=3):
-            until(lambda: len(jobs.notes) == 2 and counts()[1] == 1)
-            assert sorted(state(one).status for one in lost) == ["running", "waiting"]
-            jobs.go.set()
-            assert [ended(one).status for one in (busy, *lost)] == [SUCCESSFUL] * 3
 
 
 @pytest.mark.usefixtures("short_polls")
@@ -357,54 +331,18 @@ class TestStopping:
             burst()
             assert ended(result).attempts == 1
 
-    def test_jobs_claimed_during_a_stop_are_released(self, monkeypatch: MonkeyPatch) -> None:
-        """A claim may return the job that another lane has just released; its thread is about to end."""
-        monkeypatch.setattr(jobs_worker, "POLL_INTERVAL", 1.0)
-        result = jobs.wait.enqueue()
-        claiming, released, returned, seen = (threading.Event() for _ in range(4))
-        runner = worker(concurrency=2)
-        exchange, release = runner._exchange, runner._release_running
-
-        def claim_after_release(settlements: Sequence[Settlement], wanted: int) -> Claimed:
-            if not jobs.notes or claiming.is_set():
-                return exchange(settlements, wanted)
-            claiming.set()
-            assert released.wait(PATIENCE)
-            claimed = exchange(settlements, wanted)
-            if returned.wait(0.3):
-                seen.wait(PATIENCE)
-            return claimed
-
-        def release_and_signal() -> None:
-            release()
-            released.set()
-
-        monkeypatch.setattr(runner._combiner, "_exchange", claim_after_release)
-        monkeypatch.setattr(runner, "_release_running", release_and_signal)
-        with running(runner.run, runner.stop) as thread:
-            until(claiming.is_set)
-            runner.stop()
-            runner.stop()
-            thread.join(PATIENCE)
-        returned.set()
-        try:
-            assert (state(result).status, state(result).attempts) == ("waiting", 0)
-        finally:
-            seen.set()
-
     def test_nothing_is_run_that_was_claimed_during_a_stop(self, monkeypatch: MonkeyPatch) -> None:
         result = jobs.note.enqueue("never")
         runner = worker()
         exchange = runner._exchange
 
-        def stop_before_reply(settlements: Sequence[Settlement], wanted: int) -> Claimed:
-            claimed = exchange(settlements, wanted)
+        def stop_before_reply(settlements: Sequence[Settlement], count: int) -> Claimed:
+            claimed = exchange(settlements, count)
             if claimed.jobs:
                 runner.stop()
-                until(runner._stopping.is_set)
             return claimed
 
-        monkeypatch.setattr(runner._combiner, "_exchange", stop_before_reply)
+        monkeypatch.setattr(runner, "_exchange", stop_before_reply)
         runner.run()
         assert jobs.notes == []
         assert_released(result)
@@ -476,7 +414,7 @@ class TestWaking:
 class TestFailures:
     """Unexpected errors end the worker, so that its supervisor notices; those of receivers don't."""
 
-    @pytest.mark.parametrize("part", ["_claim", "_heartbeat.keep_leases"])
+    @pytest.mark.parametrize("part", ["_claim", "_keeper.keep_leases"])
     def test_unexpected_error_in_a_thread(
         self, part: str, monkeypatch: MonkeyPatch, caplog: LogCaptureFixture
     ) -> None:
@@ -503,12 +441,6 @@ class TestFailures:
             thread.join(PATIENCE / 4)
             assert not thread.is_alive()
         assert runner.failed
-
-    def test_worker_ends_while_a_lane_is_replaced(self) -> None:
-        """The thread that goes on in place of an interrupted one is not started yet."""
-        runner = worker()
-        runner._new_lane("lane 0")
-        runner._join_idle_lanes()
 
     def test_failed_event_loop(self, caplog: LogCaptureFixture) -> None:
         results = jobs.wait_forever.enqueue(), jobs.break_event_loop.enqueue()

@@ -27,7 +27,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from queue import Empty, SimpleQueue
-from time import monotonic
+from time import monotonic, sleep
 from typing import Any
 
 from ... import conf
@@ -50,6 +50,7 @@ from .engine import (
     new_token,
 )
 from .executor import GOES_ON, NOT_STARTED, UNSETTLED, Attempt, Executor, Report, log_lost_lease
+from .threads import END_TIMEOUT
 
 logger = logging.getLogger(__name__)
 
@@ -154,6 +155,8 @@ class Worker:
         self._speeds = Speeds()
         #: quick jobs that are claimed for each free lane
         self._size = 1
+        #: whether there was no place for a job; until another one has ended
+        self._is_full = False
         #: whether all jobs of the last claim were coroutines
         self._claimed_coroutines = False
         #: when to claim though nothing has changed: monotonic
@@ -252,6 +255,7 @@ class Worker:
                 self._speeds.note(job.task, report.seconds, is_async=report.is_async)
             self._note_end(job, report)
         self.done += started
+        self._is_full = False
         if returned:
             self._place_again(returned)
         if started and self._limits.reached(self.done):
@@ -311,10 +315,10 @@ class Worker:
             return
         self._settle_follow_ups()
         self._start_apart(now)
-        count = self._room()
-        if self._settlements or (count > 0 and now >= self._next_claim):
-            self._claim(max(count, 0))
-        elif count > 0:
+        count = max(self._room(), 0)
+        if self._settlements or (count and now >= self._next_claim):
+            self._claim(count)
+        if self._next_claim > now and self._outage is None and self._room() > 0:
             self._wakeups.wait(self._next_claim - now)
 
     def _claim(self, count: int) -> None:
@@ -335,7 +339,11 @@ class Worker:
             self._next_claim = 0.0
         if found:
             jobs = [Job(next(self._numbers), leased) for leased in claimed.jobs]
-            self._place(jobs, is_full=found == count)
+            if self._stops or self._stopping:
+                for job in jobs:
+                    self._release(job)
+            else:
+                self._place(jobs, is_full=found == count)
         elif self._limits.burst and not self._jobs and not self._settlements:
             self._begin_stop()
 
@@ -400,7 +408,7 @@ class Worker:
 
     def _room(self) -> int:
         """How many jobs to claim."""
-        if self._stopping or self._apart.is_exclusive:
+        if self._stopping or self._is_full or self._apart.is_exclusive:
             return 0
         hosts = self._hosts
         room = sum([host.free * self._size for host in hosts])
@@ -417,9 +425,10 @@ class Worker:
         quick: list[Job] = []
         coroutines: list[Job] = []
         single: list[Job] = []
+        apart: list[Job] = []
         for job in jobs:
             if job.leased.state.apart:
-                self._hold_apart(job)
+                apart.append(job)
                 continue
             speed = self._speeds.get(job.task)
             if speed is None or job.is_single:
@@ -434,6 +443,9 @@ class Worker:
             left = self._place_single(single) + self._place_quick(quick) + self._place_coroutines(coroutines)
         for job in left:
             self._release(job)
+        for job in apart:
+            self._hold_apart(job)
+        self._is_full = bool(left)
         self._claimed_coroutines = bool(coroutines) and not (single or quick)
         if single or left:
             self._size = 1
@@ -578,9 +590,10 @@ class Worker:
             released.get(timeout=time_left())
 
     def _release_for(self, released: SimpleQueue[None]) -> None:
-        self._stopping = self._ended = True
+        self.failed = self._stopping = self._ended = True
         self._release_all()
         released.put(None)
+        sleep(END_TIMEOUT)  # the process ends meanwhile
 
 
 def resident_memory() -> int:
