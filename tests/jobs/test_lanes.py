@@ -1,200 +1,248 @@
-"""The lanes of a worker, without a worker: claims that share a round trip, and jobs that run alone."""
+"""The executor without a worker: its reports, slow jobs, jobs that are taken back, coroutines."""
 
 from __future__ import annotations
 
+import asyncio
 import threading
-import time
-from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from typing import Any
 
 import pytest
 
+from django_redis_messaging.services.jobs import executor as executing
 from django_redis_messaging.services.jobs.engine import (
-    Claimed,
-    Engine,
+    FollowUp,
     Lease,
     LeasedJob,
     Outcome,
     Settlement,
     parse_state,
 )
-from django_redis_messaging.services.jobs.worker import Admission, Claim, Combiner, LoneStarts, _Tries
+from django_redis_messaging.services.jobs.executor import (
+    GOES_ON,
+    NOT_STARTED,
+    UNSETTLED,
+    Executor,
+    Report,
+    RunningJob,
+)
+from django_redis_messaging.services.jobs.worker import MAX_TASKS, MIN_SEEN, Speeds
 
 from ..support.server import DEADLINE, until
 
+pytestmark = pytest.mark.one_server
 
-def job(name: str) -> LeasedJob:
+DONE = Outcome.DONE.value
+
+
+def job(number: int) -> tuple[int, LeasedJob]:
     state = parse_state(b"running attempts=1/5 pushed=1 due=1 fence=7 token=t first=1")
-    return LeasedJob(Lease("default", name, 7, "t"), b"[]", state)
+    return number, LeasedJob(Lease("default", f"j{number}", 7, "t"), b"[]", state)
 
 
-def done(name: str) -> Settlement:
-    return job(name).lease.settlement(Outcome.DONE)
+class Calls:
+    """Attempts: what each job does, and what was reported."""
+
+    def __init__(self) -> None:
+        self.go = threading.Event()
+        self.began: list[int] = []
+        self.reports: list[list[Report]] = []
+        #: number → what it does
+        self.does: dict[int, Callable[[RunningJob], Any]] = {}
+        self.failures: list[bool] = []
+
+    def attempt(self, running: RunningJob) -> Any:
+        self.began.append(running.number)
+        found = self.does.get(running.number, lambda _: None)(running)
+        if asyncio.iscoroutine(found):
+            return self.rest(running, found)
+        return running.settlement(Outcome.DONE) if found is None else found
+
+    async def rest(self, running: RunningJob, coroutine: Coroutine[Any, Any, Any]) -> Settlement:
+        try:
+            await running.acall(coroutine)
+        except BaseException:
+            return running.settlement(Outcome.DEAD)
+        return running.settlement(Outcome.DONE)
+
+    def wait(self, running: RunningJob) -> None:
+        running.call(lambda: self.go.wait(DEADLINE))
+
+    def ended(self) -> dict[int, str]:
+        """What was reported last of each job."""
+        return {one.number: one.ended for reports in list(self.reports) for one in reports}
 
 
-def ids(claims: Sequence[Claim]) -> list[str | None]:
-    """The jobs that claims got."""
-    return [claim.job.lease.id if claim.job else None for claim in claims]
-
-
-class Counter:
-    """Replaces the round trip: hands out jobs in order, with a gate that blocks it."""
-
-    def __init__(self, stock: int = 10) -> None:
-        self.trips: list[tuple[list[str], int]] = []
-        self.stock = [f"j{number}" for number in range(stock)]
-        self.open = threading.Event()
-        self.inside = threading.Event()
-        self.stale: set[str] = set()
-        self.breaks = 0
-        self.combiner = Combiner(self)
-
-    def __call__(self, settlements: Sequence[Settlement], wanted: int) -> Claimed:
-        self.trips.append(([one.lease.id for one in settlements], wanted))
-        self.inside.set()
-        assert self.open.wait(DEADLINE)
-        if self.breaks:
-            self.breaks -= 1
-            raise ConnectionError("cut")
-        taken, self.stock = self.stock[:wanted], self.stock[wanted:]
-        applied = [one.lease.id not in self.stale for one in settlements]
-        return Claimed(0, 1.5, applied, [job(one) for one in taken])
-
-    def start(self, claims: Sequence[tuple[Settlement | None, bool]]) -> list[Future[Claim]]:
-        """Start the first claim, add the others while it is blocked, then open the gate."""
-        pool = ThreadPoolExecutor(len(claims))
-        futures = []
-        for number, (settlement, wants_job) in enumerate(claims):
-            futures.append(pool.submit(self.combiner.claim, settlement, wants_job))
-            if number:
-                until(lambda number=number: len(self.combiner._waiting) == number)  # type: ignore[misc]
-            else:
-                assert self.inside.wait(DEADLINE)
-        self.open.set()
-        pool.shutdown(wait=False)
-        return futures
-
-    def claim_together(self, claims: Sequence[tuple[Settlement | None, bool]]) -> list[Claim]:
-        return [future.result(DEADLINE) for future in self.start(claims)]
-
-
-class TestCombiner:
-    def test_single_claims_are_sent_separately(self) -> None:
-        counter = Counter()
-        counter.open.set()
-        claims = [counter.combiner.claim(one, wants_job=True) for one in (None, done("j0"))]
-        assert ids(claims) == ["j0", "j1"]
-        assert claims[0].due_in == 1.5
-        assert counter.trips == [([], 1), (["j0"], 1)]
-
-    def test_claims_during_a_trip_share_the_next_one(self) -> None:
-        counter = Counter()
-        claims = counter.claim_together([(done(f"d{number}"), True) for number in range(4)])
-        assert ids(claims) == ["j0", "j1", "j2", "j3"]
-        assert counter.trips == [(["d0"], 1), (["d1", "d2", "d3"], 3)]
-
-    def test_each_claim_gets_its_own_job_and_settlement(self) -> None:
-        counter = Counter()
-        counter.stale = {"d1"}
-        claims = counter.claim_together([(done("d0"), True), (None, True), (done("d1"), False), (None, True)])
-        assert [claim.applied for claim in claims] == [True, True, False, True]
-        assert ids(claims) == ["j0", "j1", None, "j2"]
-
-    def test_last_claims_get_none_if_there_are_too_few_jobs(self) -> None:
-        claims = Counter(stock=2).claim_together([(None, True)] * 4)
-        assert ids(claims) == ["j0", "j1", None, None]
-
-    def test_failed_trip_fails_for_its_claims_only(self) -> None:
-        counter = Counter()
-        counter.breaks = 2
-        for one in counter.start([(None, True)] * 4):
-            with pytest.raises(ConnectionError, match="cut"):
-                one.result(DEADLINE)
-        assert counter.combiner.claim(None, wants_job=True).job
-
-    def test_many_lanes_lose_no_job_and_get_none_twice(self) -> None:
-        counter = Counter(stock=2000)
-        counter.open.set()
-
-        def lane(_: int) -> list[str]:
-            got: list[str] = []
-            while leased := counter.combiner.claim(None, wants_job=True).job:
-                got.append(leased.lease.id)
-            return got
-
-        with ThreadPoolExecutor(16) as pool:
-            got = [one for lane_of in pool.map(lane, range(16)) for one in lane_of]
-        assert sorted(got) == sorted(f"j{number}" for number in range(2000))
-        assert sum(wanted for _, wanted in counter.trips) == 2000 + 16
+@contextmanager
+def executing_with(calls: Calls, lanes: int = 1) -> Iterator[Executor]:
+    made = Executor(calls.attempt, lanes, calls.reports.append, lambda: calls.failures.append(True))
+    try:
+        yield made
+    finally:
+        calls.go.set()
+        made.close(DEADLINE)
 
 
 @pytest.fixture
-def admission() -> Admission:
-    """With a lane that runs a job."""
-    made = Admission()
-    assert made.enter(wait=False)
-    return made
+def calls() -> Calls:
+    return Calls()
 
 
-def may_start_alone(admission: Admission) -> bool:
-    """Whether a job may run alone at once, in a lane of its own."""
-    assert admission.enter(wait=False)
-    with admission.alone(0) as is_alone:
-        admission.leave(started=is_alone)
-        return is_alone
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No job is slow."""
+    for name in ("SLOW", "MAX_WAIT", "BATCH_INTERVAL"):
+        monkeypatch.setattr(executing, name, DEADLINE)
 
 
-class TestLoneJobs:
-    def test_a_job_that_runs_alone_waits_until_others_have_ended_and_are_settled(
-        self, admission: Admission
+class TestBatches:
+    @pytest.mark.usefixtures("patient")
+    def test_one_lane_runs_a_batch_in_order_and_reports_it_at_once(self, calls: Calls) -> None:
+        with executing_with(calls, lanes=3) as executor:
+            executor.run([job(number) for number in range(20)])
+            until(lambda: calls.reports)
+        assert calls.began == list(range(20))
+        assert [[one.number for one in reports] for reports in calls.reports] == [list(range(20))]
+
+    def test_jobs_behind_a_slow_one_are_handed_back_and_outcomes_before_it_reported(
+        self, calls: Calls
     ) -> None:
-        """If it ended this process, their ends would be lost, too."""
-        assert not may_start_alone(admission)
-        admission.leave(started=True, unsettled=True)
-        assert not may_start_alone(admission)
-        admission.count_settled()
-        assert may_start_alone(admission)
+        calls.does[1] = calls.wait
+        with executing_with(calls) as executor:
+            executor.run([job(number) for number in range(4)])
+            until(lambda: len(calls.ended()) == 3)
+            assert calls.ended() == {0: DONE, 2: NOT_STARTED, 3: NOT_STARTED}
+        until(lambda: calls.ended().get(1) == DONE)
+        assert calls.began == [0, 1]
 
-    def test_a_lone_job_runs_beside_others_but_not_beside_one_of_its_kind(self, admission: Admission) -> None:
-        with admission.beside() as first, admission.beside() as second:
-            assert (first, second) == (True, False)
-            assert not may_start_alone(admission)
-        admission.leave(started=True)
-        with admission.beside() as again:
-            assert again
-        assert may_start_alone(admission)
+    def test_a_batch_that_waits_for_a_busy_lane_is_handed_back(self, calls: Calls) -> None:
+        calls.does[1] = calls.wait
+        with executing_with(calls) as executor:
+            executor.run([job(1)])
+            executor.run([job(2), job(3)])
+            until(lambda: calls.ended() == {2: NOT_STARTED, 3: NOT_STARTED})
 
-    def test_a_lone_job_does_not_run_beside_one_that_runs_alone(self, admission: Admission) -> None:
-        with admission.alone(0) as is_alone:
-            assert is_alone
-            with admission.beside() as may_start:
-                assert not may_start
+    def test_an_unexpected_error_ends_the_worker_and_leaves_no_job_open(self, calls: Calls) -> None:
+        """The lease of the job whose attempt failed has to end: that counts as a lost attempt."""
 
-    def test_a_lane_that_waits_is_woken_each_time(self) -> None:
-        admission = Admission(1)
-        assert admission.enter(wait=False)
-        with ThreadPoolExecutor(1) as pool:
-            for _ in range(2):
-                entered = pool.submit(admission.enter, wait=True)
-                until(lambda: admission._waiting == 1)
-                admission.leave(started=False)
-                assert entered.result(DEADLINE)
-                assert admission._waiting == 0
+        def fail(_: RunningJob) -> None:
+            raise SystemExit("unexpected")
 
-    def test_after_a_wait_no_other_job_waits_for_as_long(self, admission: Admission) -> None:
-        """Else jobs that take turns to wait would keep all lanes from claiming."""
+        calls.does[0] = fail
+        with executing_with(calls) as executor:
+            executor.run([job(0), job(1)])
+            until(lambda: calls.failures and len(calls.ended()) == 2)
+        assert calls.ended() == {0: UNSETTLED, 1: NOT_STARTED}
 
-        def wait(pause: float) -> float:
-            """Wait in vain to run alone; what is left of the pause."""
-            tries = _Tries(pause=pause)
-            with starts._alone(tries) as is_alone:
-                assert not is_alone
-            return tries.pause
+    def test_a_follow_up_is_announced_once(self, calls: Calls) -> None:
+        announced: list[int] = []
+        follow_up = FollowUp("default", ["id", "payload"], 30, announced.append)
+        calls.does[1] = calls.does[2] = lambda running: running.settlement(Outcome.DONE)._replace(
+            follow_up=follow_up
+        )
+        with executing_with(calls) as executor:
+            executor.run([job(1), job(2)])
+            until(lambda: len(calls.ended()) == 2)
+            assert calls.reports[0][0].follow_up == ("default", ("id", "payload"), 30)
+            executor.announce(1, 0)
+            for moment in (17, 18):
+                executor.announce(1, moment)
+                executor.announce(2, moment)
+            until(lambda: announced)
+        assert announced == [17]
 
-        starts = LoneStarts(Engine("prefix", "queue", "name"), "default", "worker", admission)
-        assert admission.enter(wait=False)  # the lane of those that must run alone
-        assert wait(0.2) == 0.0
-        over = time.monotonic()
-        assert wait(3.0) > 1.0
-        until(lambda: time.monotonic() > over + 0.3)
-        assert wait(0.01) == 0.0
+
+class TestTakenBack:
+    @pytest.mark.usefixtures("patient")
+    def test_only_jobs_that_have_not_started(self, calls: Calls) -> None:
+        calls.does[0] = calls.wait
+        with executing_with(calls) as executor:
+            executor.run([job(0), job(1)])
+            until(lambda: calls.began)
+            executor.give_back()
+            assert calls.ended() == {1: NOT_STARTED}
+        until(lambda: calls.ended().get(0) == DONE)
+
+    @pytest.mark.usefixtures("patient")
+    def test_running_ones_are_released_whatever_becomes_of_them(
+        self, calls: Calls, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        calls.does[0] = calls.wait
+        with executing_with(calls) as executor:
+            executor.run([job(0), job(1)])
+            until(lambda: calls.began)
+            executor.give_back(running=True)
+            assert calls.ended() == {0: Outcome.RELEASE.value, 1: NOT_STARTED}
+            calls.go.set()
+            until(lambda: "refused" in caplog.text)
+        assert calls.ended()[0] == Outcome.RELEASE.value
+
+    @pytest.mark.usefixtures("patient")
+    def test_lost_and_cancelled_jobs_do_not_start(self, calls: Calls) -> None:
+        calls.does[0] = calls.wait
+        with executing_with(calls) as executor:
+            executor.run([job(0), job(1), job(2)])
+            until(lambda: calls.began)
+            executor.mark_lost([1])
+            executor.cancel(2)
+            calls.go.set()
+            until(lambda: len(calls.ended()) == 3)
+        assert (calls.began, calls.ended()) == ([0], {0: DONE, 1: UNSETTLED, 2: NOT_STARTED})
+
+    def test_a_job_that_was_lost_and_claimed_again_is_another_one(self, calls: Calls) -> None:
+        calls.does[0] = calls.wait
+        with executing_with(calls, lanes=2) as executor:
+            executor.run([job(0)])
+            until(lambda: calls.began)
+            executor.mark_lost([0])
+            _, leased = job(0)
+            executor.run([(1, leased)])
+            until(lambda: calls.ended() == {1: DONE})
+
+
+class TestCoroutines:
+    async def wait(self) -> None:
+        await asyncio.Event().wait()
+
+    def test_they_hold_no_lane(self, calls: Calls) -> None:
+        calls.does[0] = lambda _: self.wait()
+        with executing_with(calls) as executor:
+            executor.run([job(0)])
+            executor.run([job(1)])
+            until(lambda: calls.ended() == {0: GOES_ON, 1: DONE})
+            executor.cancel(0)
+            until(lambda: calls.ended()[0] == Outcome.DEAD.value)
+
+    def test_known_ones_start_while_all_lanes_are_busy(self, calls: Calls) -> None:
+        calls.does[0] = calls.wait
+        calls.does[1] = calls.does[2] = lambda _: asyncio.sleep(0)
+        with executing_with(calls) as executor:
+            executor.run([job(0)])
+            executor.run([job(1), job(2)], is_async=True)
+            until(lambda: calls.ended() == {1: DONE, 2: DONE})
+            assert all(one.is_async for reports in calls.reports for one in reports)
+
+
+class TestSpeeds:
+    def test_a_task_is_quick_after_some_quick_jobs(self) -> None:
+        speeds = Speeds()
+        for number in range(MIN_SEEN):
+            found = speeds.get("a")
+            assert found is None or not found.is_quick, number
+            speeds.note("a", 0.0001, is_async=False)
+        speed = speeds.get("a")
+        assert speed and speed.is_quick
+        for _ in range(5):
+            speeds.note("a", 0.0001, is_async=False)
+        speeds.note("a", 60, is_async=False)  # it may have waited for a processor
+        assert speed.is_quick
+        for _ in range(3):
+            speeds.note("a", 0.1, is_async=False)
+        assert not speed.is_quick
+
+    def test_a_limited_number_of_tasks_is_remembered(self) -> None:
+        speeds = Speeds()
+        for number in range(MAX_TASKS + 1):
+            speeds.note(str(number), 1, is_async=False)
+        assert len(speeds._tasks) == 1

@@ -496,12 +496,19 @@ class TestCancelAndReschedule:
             assert not await call(jobs.noop, "reschedule", result.id, later())
         assert counts() == counts("other") == [0, 0, 0, 0]
 
-    async def test_running_and_unknown_tasks_cannot_be_cancelled_or_rescheduled(self, call: Call) -> None:
+    async def test_running_and_unknown_tasks_cannot_be_rescheduled(self, call: Call) -> None:
+        """A running one can be cancelled: its worker does that, or it ends when its worker is lost."""
         result = await jobs.noop.aenqueue()
-        assert engine().claim(["default"], 1, 60_000).jobs
+        [leased] = engine().claim(["default"], 1, 60_000).jobs
         for job_id in (result.id, "0" * 32):
-            assert not await call(jobs.noop, "cancel", job_id)
             assert not await call(jobs.noop, "reschedule", job_id, timezone.now())
+            assert await call(jobs.noop, "cancel", job_id) == (job_id == result.id)
+        assert engine().settle(leased.lease.settlement(Outcome.RELEASE))
+        await call(result, "refresh")
+        assert (result.status, [error.exception_class.__name__ for error in result.errors]) == (
+            FAILED,
+            ["TaskCancelled"],
+        )
 
     async def test_waiting_tasks_can_be_rescheduled(self, call: Call) -> None:
         """The rescheduling result is updated immediately, others by a refresh, including after the task has

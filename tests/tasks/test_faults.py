@@ -321,7 +321,7 @@ class TestLostClaims:
             for one in results:
                 ended(one)
             lossy.lose_next(0)
-        assert lossy.lost > 10
+        assert lossy.lost > 3
         assert {(one.status, one.attempts) for one in results} == {(SUCCESSFUL, 1)}
         assert sorted(jobs.notes) == list(range(60))
 

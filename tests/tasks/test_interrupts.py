@@ -32,7 +32,7 @@ from django_redis_messaging.services.jobs import executor, threads
 from django_redis_messaging.services.jobs.executor import RunningJob
 from django_redis_messaging.services.jobs.worker import Worker
 from django_redis_messaging.tasks import task
-from django_redis_messaging.tasks.compat import task_started
+from django_redis_messaging.tasks.compat import task_finished, task_started
 
 from ..support import postgresql
 from ..support.processes import forked
@@ -43,9 +43,11 @@ from ..support.workers import (
     SUCCESSFUL,
     at_work,
     burst,
+    counts,
     ended,
     engine,
     errors_of,
+    receiving,
     state,
     worker,
 )
@@ -357,6 +359,73 @@ class TestSwallowed:
         assert min(pauses) > 0.36
         assert "still runs 0." in caplog.text and "interrupted 2 times" in caplog.text
         assert state(result).attempts == 1
+
+
+@task
+def wait_until_interrupted() -> str:
+    jobs.notes.append("began")
+    try:
+        jobs.sleep.func(60)
+    finally:
+        jobs.notes.append("finally")
+    return "slept"
+
+
+@task
+async def async_wait_until_interrupted() -> str:
+    jobs.notes.append("began")
+    try:
+        await asyncio.sleep(60)
+    finally:
+        jobs.notes.append("finally")
+    return "slept"
+
+
+@task
+def return_though_cancelled() -> str:
+    try:
+        wait_until_interrupted.func()
+    except BaseException:
+        return "returned"
+    return "slept"
+
+
+class TestCancelled:
+    """A running task is interrupted as by its timeout."""
+
+    @pytest.mark.parametrize("task", [wait_until_interrupted, async_wait_until_interrupted])
+    def test_it_ends_with_a_result_that_says_so(self, task: Any, caplog: LogCaptureFixture) -> None:
+        finished: list[Any] = []
+        result = task.using(max_attempts=5).enqueue()
+        with (
+            receiving(task_finished, lambda task_result, **_: finished.append(task_result)),
+            at_work(lease=0.6) as runner,
+        ):
+            until(lambda: jobs.notes)
+            assert result.cancel()
+            assert errors_of(result) == ["TaskCancelled"]
+            after = ended(jobs.noop.enqueue())
+        assert "while it ran" in result.errors[0].traceback
+        assert (result.status, result.attempts, after.status) == (FAILED, 1, SUCCESSFUL)
+        assert jobs.notes == ["began", "finally"]
+        assert (state(result).status, runner.done, counts()) == ("cancelled", 2, [0, 0, 0, 0])
+        assert [one.errors[0].exception_class.__name__ for one in finished[:1]] == ["TaskCancelled"]
+        assert not result.cancel()
+
+    def test_one_that_ends_nevertheless_keeps_its_result(self) -> None:
+        result = return_though_cancelled.enqueue()
+        with at_work(lease=0.6):
+            until(lambda: jobs.notes)
+            assert result.cancel()
+            assert ended(result).return_value == "returned"
+
+    def test_without_its_worker_it_ends_when_it_would_be_requeued(self) -> None:
+        result = jobs.noop.enqueue()
+        assert engine().claim(["default"], 1, 1).jobs
+        assert result.cancel()
+        burst()
+        assert errors_of(result) == ["LeaseLost", "TaskCancelled"]
+        assert jobs.notes == []
 
 
 class TestLane:

@@ -459,7 +459,7 @@ async def _outcome(sync_thread: SyncThread, coroutine: Coroutine[Any, Any, Any])
         value = await coroutine
     except BaseException as raised:
         error = raised
-    left_open = [] if sync_thread.has_ended_calls else await end_calls()
+    left_open = [] if sync_thread.has_ended_calls else await _end_calls(sync_thread)
     try:
         if left_open and error is None:
             error = open_transaction_error(left_open)
@@ -471,7 +471,10 @@ async def _outcome(sync_thread: SyncThread, coroutine: Coroutine[Any, Any, Any])
 async def end_calls(*, interrupted: bool = False) -> list[str]:
     """Wait for the calls that this coroutine has left in its thread, for a moment, and close its connections
     there: all if it was `interrupted`. Returns the databases in which it left a transaction open."""
-    sync_thread = _current_sync_thread()
+    return await _end_calls(_current_sync_thread(), interrupted=interrupted)
+
+
+async def _end_calls(sync_thread: SyncThread, *, interrupted: bool = False) -> list[str]:
     sync_thread.has_ended_calls = True
     if not sync_thread.has_started:
         return []
