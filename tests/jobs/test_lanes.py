@@ -120,6 +120,7 @@ class TestBatches:
         calls.does[1] = calls.wait
         with executing_with(calls) as executor:
             executor.run([job(1)])
+            until(lambda: calls.began)
             executor.run([job(2), job(3)])
             until(lambda: calls.ended() == {2: NOT_STARTED, 3: NOT_STARTED})
 

@@ -51,9 +51,10 @@ TIMEOUT_INTERVAL = 0.5
 MIN_INTERVAL = 0.01
 #: seconds between two checks of batches, and for which an outcome waits for others, at most
 BATCH_INTERVAL = 0.002
-#: seconds after which a job is slow: those behind it in its batch are handed back
-SLOW = 0.001
-#: seconds for which a batch waits for a lane before it is handed back
+#: seconds after which a job is slow: those behind it in its batch are handed back. It may be a quick one that
+#: waited for other threads: Python lets each run for 5 ms
+SLOW = 0.005
+#: seconds for which a batch waits for a lane, while all are busy, before it is handed back
 MAX_WAIT = 0.02
 
 #: what has become of a job, besides the outcomes: it has not started, and won't
@@ -335,6 +336,7 @@ class Executor:
         self.name = name or "worker"
         self.event_loop = EventLoop(on_failure, self._release_coroutines)
         self._attempt = attempt
+        self._lanes = lanes
         self._report = report
         self._on_failure = on_failure
         self._before_exit = before_exit
@@ -642,12 +644,21 @@ class Executor:
         current = batch.current
         if current is not None and current.overdue >= 0:
             current.interrupt()
-        if batch.pending:
-            took = now - (batch.began or batch.waits_since)
-            if took > (SLOW if batch.began else MAX_WAIT) and not batch.is_async:
+        if batch.pending and not batch.is_async:
+            if batch.began:
+                is_slow = now - batch.began > SLOW
+            else:
+                is_slow = now - batch.waits_since > MAX_WAIT and self._is_busy
+            if is_slow:
                 self._hand_back(batch)
         if batch.outcomes and now - batch.waits_since > BATCH_INTERVAL:
             self._flush(batch)
+
+    @property
+    def _is_busy(self) -> bool:
+        """Whether each lane runs a batch."""
+        taken = [one for one in list(self._batches) if one.began and not one.is_async]
+        return len(taken) >= self._lanes
 
     def _seconds_to_check(self) -> float:
         """Seconds until the next check: of slow batches, and of calls to interrupt."""
