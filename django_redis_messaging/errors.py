@@ -121,7 +121,7 @@ class FileCorrupt(MessagingError):
 
 
 class TaskCancelled(MessagingError):
-    """The error of the result of a task that was cancelled before it started."""
+    """The error of the result of a task that was cancelled, before it started or while it ran."""
 
 
 class TaskTimeout(MessagingError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import concurrent.futures.thread
+import itertools
 import logging
 import os
 import re
@@ -40,6 +41,8 @@ logger = logging.getLogger(__name__)
 
 #: seconds that the process gets to end after its loop has ended
 EXIT_TIMEOUT = 2.0
+#: the last signal that lets a loop end by itself
+LAST_SIGNAL = 2
 #: seconds that an option may be at most
 MAX_SECONDS = 86_400
 NO_HANDLERS = "No handlers found: define some in expiries.py of an installed app."
@@ -112,9 +115,16 @@ def _is_joined(thread: threading.Thread) -> bool:
 
 
 def at_signals(stop: Callable[[], None]) -> None:
-    """Call `stop` at every SIGINT and SIGTERM."""
+    """Call `stop` at the first and second SIGINT or SIGTERM; the third ends the process at once."""
+    received = itertools.count(1)
+
+    def handle(*_: object) -> None:
+        if next(received) > LAST_SIGNAL:
+            os._exit(1)
+        stop()
+
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: stop())
+        signal.signal(number, handle)
 
 
 class Stopping:

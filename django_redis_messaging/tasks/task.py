@@ -168,7 +168,7 @@ class RedisTask(RememberingTask):
         return await self._backend.aenqueue_many(self, list(calls))
 
     def cancel(self, result_id: str) -> bool:
-        """Cancel a call that has not started, in whichever queue it waits: its result is FAILED then."""
+        """Cancel a call, in whichever queue it waits, also while it runs: its result is FAILED then."""
         return self._backend.cancel(self, result_id)
 
     async def acancel(self, result_id: str) -> bool:
@@ -261,7 +261,8 @@ class RedisTaskResult(TaskResult):
         self._update(await self._backend.aget_result(self.id))
 
     def cancel(self) -> bool:
-        """Cancel the task if it has not started: its result is FAILED then."""
+        """Cancel the task: its result is FAILED then. One that runs is interrupted by its worker within about
+        a second; if it ends before, its result stands. False if it has ended."""
         return self._backend.cancel(self.task, self.id)
 
     async def acancel(self) -> bool:
