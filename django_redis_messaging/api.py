@@ -45,7 +45,7 @@ from .services.files import (
     iter_lines,
     unzstd,
 )
-from .services.jobs import DeadJob, DelayQueue, Job, QueueStats
+from .services.jobs import DeadJob, DelayQueue, Job, Paused, QueueStats
 from .services.latches import Latch, LatchInfo
 from .services.locks import Leader, Lock, LockInfo, MultiLock, Term, afenced_update, fenced_update
 from .services.mailboxes import (
@@ -103,6 +103,7 @@ __all__ = [  # noqa: RUF022 (grouped: this is the table of contents)
     "DelayQueue",
     "Job",
     "DeadJob",
+    "Paused",
     "QueueStats",
     # locks
     "Lock",

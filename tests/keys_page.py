@@ -66,7 +66,6 @@ EXAMPLES = {
     "AggregateKeys": ("visits",),
     "BroadcastKeys": ("prices",),
     "ChatKeys": ("42",),
-    "ConcurrencyKeys": ("mail",),
     "DirectoryKeys": ("staff",),
     "FileChannelKeys": ("logs",),
     "FileKeys": ("logs/7",),

@@ -192,6 +192,9 @@ def jobs() -> Iterator[Case]:
     yield "DelayQueue.cancel", lambda: queue.cancel("job"), push
     yield "DelayQueue.stats", queue.stats
     yield "DelayQueue.dead", queue.dead, bury
+    yield "DelayQueue.pause", queue.pause
+    yield "DelayQueue.paused", queue.paused
+    yield "DelayQueue.resume", queue.resume
     yield "DelayQueue.redrive", queue.redrive, bury
     yield "DelayQueue.purge", queue.purge, push
 
@@ -220,6 +223,10 @@ def tasks() -> Iterator[Case]:
     yield "RedisBackend.reschedule", lambda: backend.reschedule(nothing, results[-1].id, later), enqueue
     yield "RedisTask.reschedule", lambda: nothing.reschedule(results[-1].id, later), enqueue
     yield "RedisBackend.cancel", lambda: backend.cancel(nothing, results[-1].id), enqueue
+    yield "RedisBackend.pause", lambda: backend.pause("default")
+    yield "RedisBackend.paused", backend.paused
+    yield "RedisBackend.resume", lambda: backend.resume("default")
+    yield "RedisBackend.set_concurrency", lambda: backend.set_concurrency("x", 1)
     yield "RedisTask.cancel", lambda: nothing.cancel(results[-1].id), enqueue
     yield "wait_for_result", lambda: wait_for_result(results[-1]), cancel
 

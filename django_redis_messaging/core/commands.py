@@ -418,7 +418,7 @@ def load(name: str, *, has_nonexistent_key: bool = False) -> Source:
 
 
 def path_of(filename: str) -> Traversable:
-    """Where a file is: `chats/send.lua` is in the folder `services`, `tasks/limit.lua` beside it."""
+    """Where a file is: `chats/send.lua` is in the folder `services`, `tasks/periodic_look.lua` beside it."""
     package = files("django_redis_messaging")
     return (package if filename.startswith("tasks/") else package / "services") / filename
 

@@ -19,6 +19,7 @@ from django.db import connections
 
 from .. import conf
 from ..core.encoding import checked_prefix
+from ..core.encoding import name as checked
 from ..core.operations import Listen, Steps, aperform, perform
 from ..errors import InvalidArgument
 from ..services.common.arguments import Duration, integer, milliseconds, request, timestamp, window
@@ -26,12 +27,15 @@ from ..services.jobs.engine import (
     Engine,
     FollowUp,
     JobRecord,
+    Paused,
     Push,
     check_attempts,
+    check_pause,
     pages,
     register_queue,
     registered_queues,
 )
+from ..services.semaphores.semaphore import MAX_PERMITS
 from . import records
 from .commits import COMMIT_DEADLINE, Calls, Prepared, Sender, send_on_commit
 from .compat import (
@@ -217,6 +221,56 @@ class RedisBackend(BaseTaskBackend):
         """The async version of reschedule()."""
         return await aperform(self.using, self._reschedule(task, result_id, run_after))
 
+    def pause(
+        self, queue: str = "", reason: str = "", by: str = "", *, task: Task | str | None = None
+    ) -> bool:
+        """Have workers start no calls of a queue, or of a task in all queues, until it is resumed. Calls can
+        be enqueued, and those that run go on. A task may be given by its dotted name.
+
+            backend.pause("emails", "the provider is down", by="ann")
+            backend.pause(task=send_mail)
+
+        False if it was paused already: then only `reason` and `by`, texts for operators, are replaced. Raises
+        InvalidArgument for an unknown queue or task; LimitExceeded for a text of more than 1,000 bytes, or if
+        1,000 queues and tasks are paused.
+        """
+        return perform(self.using, self._pause(queue, reason, by, task))
+
+    async def apause(
+        self, queue: str = "", reason: str = "", by: str = "", *, task: Task | str | None = None
+    ) -> bool:
+        """The async version of pause()."""
+        return await aperform(self.using, self._pause(queue, reason, by, task))
+
+    def resume(self, queue: str = "", *, task: Task | str | None = None) -> bool:
+        """End a pause. False if there was none."""
+        return perform(self.using, self._resume(queue, task))
+
+    async def aresume(self, queue: str = "", *, task: Task | str | None = None) -> bool:
+        """The async version of resume()."""
+        return await aperform(self.using, self._resume(queue, task))
+
+    def paused(self) -> list[Paused]:
+        """The queues and tasks that are paused, the earliest first."""
+        return perform(self.using, self.engine.paused())
+
+    async def apaused(self) -> list[Paused]:
+        """The async version of paused()."""
+        return await aperform(self.using, self.engine.paused())
+
+    def set_concurrency(self, key: str, limit: int | None) -> None:
+        """Set how many calls with this `concurrency_key` (by default the dotted name of their task) run at a
+        time, instead of their `concurrency`. A higher limit applies at once, a lower one as calls end. 0:
+        none start; None: their `concurrency` applies again.
+
+        Raises InvalidArgument.
+        """
+        perform(self.using, self._set_concurrency(key, limit))
+
+    async def aset_concurrency(self, key: str, limit: int | None) -> None:
+        """The async version of set_concurrency()."""
+        await aperform(self.using, self._set_concurrency(key, limit))
+
     def prepared(self, task: Task, result_id: str, args: Sequence[Any] = ()) -> Prepared:
         """The result and the job of a call with this id."""
         result, job = self._prepared(task, args, {})
@@ -249,18 +303,18 @@ class RedisBackend(BaseTaskBackend):
             errors=[],
             worker_ids=[],
         )
-        key, needs = "", None
+        key = needs = ""
         if isinstance(task, RedisTask):
             key = task.unique_key(result.args, result.kwargs)
             needs = task.needs(result.args, result.kwargs)
         return result, Push(
             id=result.id,
-            payload=records.payload(plan.frame, result.args, result.kwargs, needs),
+            payload=records.payload(plan.frame, result.args, result.kwargs),
             delay=0 if task.run_after is None else _at(task.run_after),
             priority=plan.priority,
             max_attempts=plan.max_attempts,
             unique=key,
-            more=plan.more,
+            more=f"{plan.more} needs={needs}" if needs else plan.more,
         )
 
     def _plan(self, task: Task) -> Plan:
@@ -327,6 +381,23 @@ class RedisBackend(BaseTaskBackend):
         kept = min(self.result_ttl, self.result_ttl_of(task), int(conf.current().JOB_DEAD_TTL * 1000))
         return kept >= window() and self.chosen["RESULT_MAX"] >= MIN_RESULTS
 
+    def _pause(self, queue: str, reason: str, by: str, task: Task | str | None) -> Steps[bool]:
+        texts, name = check_pause(reason, by), _one_of(queue, task)
+        if isinstance(task, str):
+            _check_task(task)
+        if queue and self.queue_names and queue not in self.queue_names:
+            known = ", ".join(self.queue_names)
+            raise InvalidArgument(f"queue must be in QUEUES of {self.alias!r}: {known}; not {queue!r}.")
+        return self.engine.pause(*texts, queue=queue, task=name)
+
+    def _resume(self, queue: str, task: Task | str | None) -> Steps[bool]:
+        return self.engine.resume(queue=queue, task=_one_of(queue, task))
+
+    def _set_concurrency(self, key: str, limit: int | None) -> Steps[None]:
+        if limit is not None:
+            integer(limit, "limit", minimum=0, maximum=MAX_PERMITS)
+        return self.engine.set_limit(checked(key, "key"), limit)
+
     def _cancel(self, task: Task, result_id: str) -> Steps[bool]:
         ttl = self.result_ttl_of(task)
         queue = yield from self.engine.cancel(
@@ -372,6 +443,24 @@ def _engine(alias: str, prefix: str, max_results: int, result_ttl: int) -> TaskE
 def our_backends() -> list[RedisBackend]:
     """The backends of TASKS that are RedisBackends."""
     return [one for one in map(task_backends.__getitem__, task_backends) if isinstance(one, RedisBackend)]
+
+
+def _check_task(path: str) -> None:
+    """Raise InvalidArgument if the code defines no such task."""
+    try:
+        records.find_task(path)
+    except InvalidTask as error:
+        raise InvalidArgument(str(error)) from None
+
+
+def _one_of(queue: str, task: Task | str | None) -> str:
+    """The name of the task to pause or to resume; empty if it is the queue. Exactly one must be given."""
+    if (task is None) == (queue == ""):
+        raise InvalidArgument("Pass either queue or task=: what is paused or resumed.")
+    if task is None:
+        checked(queue, "queue")
+        return ""
+    return checked(task if isinstance(task, str) else task.module_path, "task")
 
 
 def _due(delay: int | str) -> int:

@@ -9,9 +9,9 @@
 -- uses jobs/_records.lua
 -- uses jobs/_results.lua
 --
--- KEYS  1-8 records, see jobs/_records.lua
--- KEYS  9-13 queue, see jobs/_queue.lua
--- KEYS  14 periodic
+-- KEYS  1-14 records, see jobs/_records.lua
+-- KEYS  15-20 queue, see jobs/_queue.lua
+-- KEYS  21 periodic
 -- ARGV  1 name
 -- ARGV  2 fingerprint of the schedule
 -- ARGV  3 occurrence: ms
@@ -25,7 +25,7 @@
 -- ARGV  11 the other fields that never change, as text: see jobs/_records.lua
 -- Returns when it was enqueued (ms); 0 if it was handled before, or left out; if the limit is exceeded, minus the
 -- number of jobs that would wait, with nothing done
-local records, queue, periodic = records_at(KEYS), queue_at(KEYS, 1), KEYS[14]
+local records, queue, periodic = records_at(KEYS), queue_at(KEYS, 1), KEYS[21]
 local name, schedule, moment, max_age = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local max_waiting, id, payload = tonumber(ARGV[5]), ARGV[6], ARGV[7]
 local priority, max_attempts, unique, more = ARGV[8], ARGV[9], ARGV[10], ARGV[11]
@@ -48,7 +48,7 @@ if missed or is_enqueued or is_dead_elsewhere(known) or (unique ~= '' and unique
   write_periodic(periodic, name, moment, schedule, enqueued)
   return 0
 end
-local waiting = count_waiting(queue) + 1
+local waiting = count_waiting(queue) + redis.call('ZCARD', queue.parked) + 1
 if waiting > max_waiting then
   return -waiting
 end

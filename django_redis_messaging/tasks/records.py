@@ -1,7 +1,7 @@
 """Tasks as jobs: the stored form of a call, and the result that is read back.
 
 A job's payload is a JSON list: the dotted path of the task, its queue, its run_after, the arguments, the
-keyword arguments, the options of the task, and, if the call has any, the names of its lock and its semaphore.
+keyword arguments, and the options of the task.
 A job's log has a line for each event: R and the return value, E and the fields of an error, L and the number
 of an attempt whose lease expired, A and a new run_after, C for a cancellation, U and the time (ms) at which a
 worker found the task unknown.
@@ -16,7 +16,6 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from datetime import UTC, datetime
 from functools import reduce
 from pkgutil import resolve_name
@@ -32,7 +31,7 @@ from ..core.operations import format_traceback, name_of
 from ..errors import LimitExceeded
 from ..services.jobs.engine import JobRecord, State
 from .compat import InvalidTask, Task, TaskError, TaskResult, TaskResultStatus
-from .task import Default, Needs, RedisTask, RedisTaskResult, is_exception
+from .task import Default, RedisTask, RedisTaskResult, is_exception
 
 logger = logging.getLogger(__name__)
 
@@ -53,8 +52,8 @@ STORED: dict[str, Any] = {
     "then": None,
 }
 #: options that are stored only if using() changed them: a deploy changes those of the code. With a follow-up
-#: all of them; with a call, which has its unique key and the names of its lock and semaphore, `concurrency`
-CHANGEABLE = ("unique", "lock", "concurrency", "concurrency_key")
+#: all of them; a call has its unique key and its needs instead
+CHANGEABLE = ("unique", "lock", "concurrency", "concurrency_key", "rate", "rate_key")
 
 _STATUS = {
     "waiting": TaskResultStatus.READY,
@@ -72,23 +71,16 @@ class UnknownTask(InvalidTask):
 def payload_frame(task: Task) -> tuple[str, str]:
     """The stored form of a call before and after its arguments, which is the same for all calls of a task."""
     after = None if task.run_after is None else task.run_after.timestamp()
-    options = _options(task)
-    if isinstance(task, RedisTask) and task.has_needs:
-        with suppress(InvalidTask):  # a worker can't find the task either
-            options |= _changed(task, ("concurrency",))
     head = encoding.dumps([task.module_path, task.queue_name, after], "task")
-    return head[:-1] + ",", "," + encoding.dumps(options, "options")
+    return head[:-1] + ",", "," + encoding.dumps(_options(task), "options")
 
 
-def payload(
-    frame: tuple[str, str], args: Sequence[Any], kwargs: Mapping[str, Any], needs: Needs | None = None
-) -> str:
+def payload(frame: tuple[str, str], args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
     """The stored form of a call."""
     before, after = frame
     # in one list: the depth to which arguments may be nested counts from the payload
     given = encoding.dumps([args, kwargs], "arguments")[1:-1]
-    own = "" if needs is None else "," + encoding.dumps(list(needs))
-    return _limited(f"{before}{given}{after}{own}]", "a task's arguments (bytes)")
+    return _limited(f"{before}{given}{after}]", "a task's arguments (bytes)")
 
 
 def _options(task: Task) -> dict[str, Any]:
@@ -150,8 +142,6 @@ class StoredCall(NamedTuple):
     task: Task
     args: list[Any]
     kwargs: dict[str, Any]
-    #: what it has to acquire before it runs
-    needs: Needs | None
 
 
 def parse_result(backend: str, record: JobRecord) -> TaskResult:
@@ -167,11 +157,11 @@ def parse_result(backend: str, record: JobRecord) -> TaskResult:
 
 def parse_call(backend: str, payload: bytes, state: State, rescheduled_to: Sequence[str] = ()) -> StoredCall:
     """The call of a job. `rescheduled_to`: lines of its log, see `rescheduled`."""
-    path, queue, after, args, kwargs, options, *more = encoding.loads_all([payload])[0]
+    path, queue, after, args, kwargs, options = encoding.loads_all([payload])[0]
     if rescheduled_to:
         [after] = encoding.loads_all([rescheduled_to[-1][1:].encode()])
     task = _as_enqueued(find_task(path), options, backend, queue, state.priority, after)
-    return StoredCall(task, args, kwargs, Needs(*more[0]) if more else None)
+    return StoredCall(task, args, kwargs)
 
 
 def result_of(backend: str, job_id: str, state: State, call: StoredCall) -> TaskResult:

@@ -1,7 +1,7 @@
 """What `@task` returns for a RedisBackend: a task with more fields than Django's, and its results.
 
-The names of the lock and of the semaphore of a call are templates, filled in with its arguments, or what a
-function of the arguments returns.
+The names of the lock, the permit and the rate of a call are templates, filled in with its arguments, or what
+a function of the arguments returns.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from datetime import datetime, timedelta
 from enum import Enum
 from inspect import Signature, isclass
 from string import Formatter
-from typing import Any, NamedTuple, Protocol, Self, cast, overload
+from typing import Any, Protocol, Self, cast, overload
 
 from django.db import DEFAULT_DB_ALIAS
 
@@ -25,7 +25,8 @@ from ..core import encoding
 from ..core.encoding import name as checked
 from ..errors import InvalidArgument
 from ..services.common.arguments import count, milliseconds
-from ..services.jobs.engine import check_attempts
+from ..services.jobs.engine import check_attempts, lock_need, permit_need, rate_need
+from ..services.rates.rate_limit import Rate, parse_rates
 from ..services.semaphores.semaphore import MAX_PERMITS
 from .compat import Task, TaskResult, task_backends
 
@@ -33,8 +34,6 @@ from .compat import Task, TaskResult, task_backends
 Call = tuple[Sequence[Any], Mapping[str, Any]]
 #: a str with parameters in braces, or a function of the arguments that returns the name
 NameSource = str | Callable[..., str]
-#: beginning of the names of the semaphores of tasks
-SEMAPHORE_PREFIX = "task:"
 #: copies of a task, for other queues and priorities than its own, that are kept
 MAX_COPIES = 100
 #: fields that a refresh updates; `task` is among them since its run_after may change
@@ -120,6 +119,11 @@ class RedisTask(RememberingTask):
     concurrency: int | None = None
     #: like `lock`; None: the dotted name of the task
     concurrency_key: NameSource | None = None
+    #: how many calls with the same `rate_key` may start in a period, such as "100/m" or "10/s, 1000/h"; None:
+    #: any number
+    rate: str | None = None
+    #: like `lock`; None: the dotted name of the task
+    rate_key: NameSource | None = None
 
     def using(
         self,
@@ -207,36 +211,31 @@ class RedisTask(RememberingTask):
         key = encoding.dumps([self.module_path, chosen], "unique key", sort_keys=True)
         return hashlib.sha256(key.encode()).hexdigest()[:32]
 
-    @property
-    def has_needs(self) -> bool:
-        """Whether a call has to acquire something before it runs."""
-        return self.lock is not None or self.concurrency is not None
+    def needs(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+        """What a call needs to start, as it is stored with the job; empty for nothing."""
+        if self.lock is None and self.concurrency is None and self.rate is None:
+            return ""
+        found: list[str] = []
+        if self.lock is not None:
+            found.append(lock_need(self._name(self.lock, "lock", args, kwargs)))
+        if self.concurrency is not None:
+            key = self._name(self.concurrency_key, "concurrency_key", args, kwargs)
+            found.append(permit_need(key, self.concurrency))
+        if self.rate is not None:
+            key = self._name(self.rate_key, "rate_key", args, kwargs)
+            found += [rate_need(key, one.limit, round(one.period * 1000)) for one in _rates(self.rate)]
+        return ",".join(found)
 
-    def needs(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Needs | None:
-        """What a call has to acquire before it runs; None for nothing."""
-        if not self.has_needs:
-            return None
-        call = self.func, self.takes_context, args, kwargs
-        lock = "" if self.lock is None else call_name(self.lock, "lock", *call)
-        if self.concurrency is None:
-            return Needs(lock, "")
-        key = self.module_path
-        if self.concurrency_key is not None:
-            key = call_name(self.concurrency_key, "concurrency_key", *call)
-        return Needs(lock, checked(SEMAPHORE_PREFIX + key, "concurrency_key"))
+    def _name(
+        self, source: NameSource | None, what: str, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> str:
+        if source is None:
+            return self.module_path
+        return call_name(source, what, self.func, self.takes_context, args, kwargs)
 
     @property
     def _backend(self) -> Control:
         return control_of(self.backend)
-
-
-class Needs(NamedTuple):
-    """What a call has to acquire before it runs, as it is stored with the job."""
-
-    #: name of the Lock; empty: none
-    lock: str
-    #: name of the Semaphore; empty: none
-    semaphore: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -347,10 +346,33 @@ def _check_names(task: RedisTask) -> None:
         check_source(task.lock, "lock", task.func, task.takes_context)
     if task.concurrency is not None:
         count(task.concurrency, "concurrency", maximum=MAX_PERMITS)
-    if task.concurrency_key is not None:
-        if task.concurrency is None:
-            raise InvalidArgument("concurrency_key needs concurrency: the number of calls that may run.")
-        check_source(task.concurrency_key, "concurrency_key", task.func, task.takes_context)
+    if task.rate is not None:
+        _check_rate(task.rate)
+    _check_key(task, "concurrency", "the number of calls that may run")
+    _check_key(task, "rate", 'how many calls may start in a period, such as "100/m"')
+
+
+def _check_rate(rate: Any) -> None:
+    if not isinstance(rate, str):
+        raise TypeError(f'rate must be a str such as "100/m", not {type(rate).__name__}.')
+    try:
+        _rates(rate)
+    except InvalidArgument as error:
+        raise InvalidArgument(f"rate: {error}") from None
+
+
+def _check_key(task: RedisTask, what: str, meaning: str) -> None:
+    """Check the key of a limit that a task may have."""
+    key = getattr(task, f"{what}_key")
+    if key is not None:
+        if getattr(task, what) is None:
+            raise InvalidArgument(f"{what}_key needs {what}: {meaning}.")
+        check_source(key, f"{what}_key", task.func, task.takes_context)
+
+
+@functools.lru_cache(maxsize=1024)
+def _rates(text: str) -> tuple[Rate, ...]:
+    return parse_rates(text)
 
 
 def _check_follow_up(task: RedisTask, then: Any) -> None:

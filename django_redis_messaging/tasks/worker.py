@@ -1,7 +1,8 @@
 """The worker of tasks: each attempt is a call with its timeout and signals, and an outcome.
 
-A lane acquires the lock and the permit that a call needs without waiting. If one of them is not free, the job
-is released with a delay, and the lane goes on with another job.
+Claims lease only calls whose needs are free (jobs/_waiting.lua). Other code than tasks may hold the lock of a
+call, too: so a lane acquires it, without waiting. If it is not free, the job is released with a delay, and
+the lane claims another job.
 """
 
 from __future__ import annotations
@@ -16,26 +17,23 @@ from dataclasses import dataclass
 from functools import partial
 from inspect import iscoroutinefunction
 from time import monotonic
-from typing import Any, NamedTuple
+from typing import Any
 from weakref import ReferenceType
 
 from django.db import close_old_connections
 from django.dispatch import Signal
 from django.utils import timezone
 
-from ..core.encoding import current_prefix
-from ..core.operations import Script, Steps, log_exception, perform
+from ..core.operations import log_exception, perform
 from ..errors import LeaseLost, MessagingError
 from ..services.jobs import executor, threads
 from ..services.jobs import worker as jobs_worker
-from ..services.jobs.engine import JobRecord, Outcome, Settlement
+from ..services.jobs.engine import JobRecord, Outcome, Settlement, State, lock_of
 from ..services.jobs.executor import RunningJob
 from ..services.jobs.queue import retry_delay
 from ..services.jobs.threads import EventLoopEnded
 from ..services.jobs.worker import DEFAULT_LIMITS, Limits
 from ..services.locks import Lock
-from ..services.semaphores import Semaphore
-from ..services.semaphores.semaphore import LIMIT_TTL, SemaphoreKeys
 from . import records
 from .backend import RedisBackend, prepare_follow_up
 from .compat import (
@@ -49,19 +47,17 @@ from .compat import (
     tasks_logger,
 )
 from .records import UNKNOWN, StoredCall, UnknownTask, failed
-from .task import Needs, RedisTask
+from .task import RedisTask
 
 __all__ = ["Limits", "Worker"]
 
 logger = logging.getLogger(__name__)
 
-#: seconds before a call whose lock or permit was not free is tried again
+#: seconds before a call whose lock other code held is tried again
 GUARD_DELAY = 1.0
-#: seconds between two retries that one process schedules for the same lock or semaphore
+#: seconds between two retries that one process schedules for the same lock
 GUARD_INTERVAL = 0.01
-#: seconds between two declarations of the same limit by one process
-DECLARE_INTERVAL = 60.0
-#: locks and semaphores for which a process remembers moments
+#: locks for which a process remembers moments
 MAX_MOMENTS = 10_000
 #: seconds for which an unknown task is retried after a worker has found it unknown first; then it is moved to
 #: dead letters
@@ -75,23 +71,13 @@ UNKNOWN_MAX_DELAY = 60.0
 _OWN_RECEIVERS = ("django.tasks.signals", "django_tasks.signals", "django_tasks.signal_handlers")
 #: outcomes after which a call has ended
 _FINAL = (Outcome.DEAD, Outcome.CANCELLED)
-#: makes an attempt with the fence of the lock, 0 without one
+#: makes an attempt with the fence of the lock
 GuardedAttempt = Callable[[int], Settlement | None]
 
 #: modules whose frames stand between the worker and a task
 _OWN_MODULES = (__name__, executor.__name__, threads.__name__)
 
 _is_async = functools.lru_cache(maxsize=1024)(iscoroutinefunction)
-
-
-class ConcurrencyKeys(SemaphoreKeys):
-    """The keys of the semaphore of a `concurrency_key`, in one slot."""
-
-    @functools.cached_property
-    def declared(self) -> str:
-        """STRING: the limit that the code of a worker declared last. Expires when the semaphore has not been
-        used for a month."""
-        return self.tag + ":declared"
 
 
 class Worker(jobs_worker.Worker):
@@ -107,26 +93,26 @@ class Worker(jobs_worker.Worker):
 
 
 class Runner:
-    """Makes attempts at the tasks of one backend: reads a call, acquires what it needs, makes the attempt."""
+    """Makes attempts at the tasks of one backend: reads a call, acquires its lock, makes the attempt."""
 
     def __init__(self, backend: RedisBackend, lease: float) -> None:
         self._backend = backend
         self._guards = Guards(backend.using, lease)
 
     def __call__(self, running: RunningJob) -> Settlement | Coroutine[Any, Any, Settlement] | None:
-        """Call the task of a job, unless its lock or permit is not free; returns the settlement of its lease,
-        None if another worker may have it, or the rest of the attempt if the task is async."""
+        """Call the task of a job, unless its lock is not free; returns the settlement of its lease, None if
+        another worker may have it, or the rest of the attempt if the task is async."""
         leased = running.leased
         try:
             call = records.parse_call(self._backend.alias, leased.payload, leased.state)
-            guard = None if call.needs is None else self._guards.guard(call.needs, call.task)
+            lock = self._guards.lock_of(leased.state)
         except records.UnknownTask as error:
             return settle_unknown(self._backend, running, error)
         except BaseException as error:  # of an unreadable task, or of a module that exits when it is imported
             return running.settlement(Outcome.DEAD, line=records.failed(error))
-        if guard is None:
+        if lock is None:
             return self._start(call, running)
-        return self._guards.run(guard, running, partial(self._start_in_lane, call, running))
+        return self._guards.run(lock, running, partial(self._start_in_lane, call, running))
 
     def _start(
         self, call: StoredCall, running: RunningJob
@@ -135,7 +121,7 @@ class Runner:
         return attempt.begin_async() if _is_async(call.task.func) else attempt.run()
 
     def _start_in_lane(self, call: StoredCall, running: RunningJob, lock_fence: int) -> Settlement | None:
-        """Make an attempt that holds a lock or a permit, which are held by the thread."""
+        """Make an attempt that holds a lock, which is held by the thread."""
         if not running.may_start:
             return running.refusal
         return Attempt(self._backend, call, running, lock_fence).run()
@@ -366,80 +352,44 @@ def _found_unknown_at(record: JobRecord | None) -> int | None:
 
 
 class Guards:
-    """Acquires and releases what the calls of one worker need."""
+    """Acquires and releases the locks of the calls of one worker. Of calls, the need for the lock lets only
+    one run at a time; other code may hold it."""
 
     def __init__(self, using: str, lease: float) -> None:
         self._using = using
         self._lease = lease
         self._retries = Moments()
-        self._declared = Moments()
 
-    def guard(self, needs: Needs, task: Task) -> Guard:
-        """What an attempt at a call has to acquire; raises InvalidArgument for an invalid name."""
-        limit = task.concurrency if isinstance(task, RedisTask) else None
-        parts: list[Lock | Semaphore] = []
-        if needs.lock:
-            lock = Lock(needs.lock, timeout=self._lease, blocking=False, renew=True, using=self._using)
-            parts.append(lock)
-        if needs.semaphore and limit is not None:
-            parts.append(
-                Semaphore(needs.semaphore, limit, timeout=self._lease, renew=True, using=self._using)
-            )
-        return Guard(parts, limit or 0)
+    def lock_of(self, state: State) -> Lock | None:
+        """The lock of a call, if it has one; raises InvalidArgument for an invalid name."""
+        name = "lock:" in state.more and lock_of(state)
+        if not name:
+            return None
+        return Lock(name, timeout=self._lease, blocking=False, renew=True, using=self._using)
 
-    def run(self, guard: Guard, running: RunningJob, attempt: GuardedAttempt) -> Settlement | None:
-        """Make an attempt that holds the lock and the permit; if one is not free, release the job."""
-        held: list[Lock | Semaphore] = []
+    def run(self, lock: Lock, running: RunningJob, attempt: GuardedAttempt) -> Settlement | None:
+        """Make an attempt that holds the lock; if it is not free, release the job."""
         try:
-            for part in guard.parts:
-                try:
-                    acquired = self._acquire(part, guard.limit)
-                except MessagingError as error:
-                    return self._defer(part, running, error)
-                if not acquired:
-                    return self._defer(part, running)
-                held.append(part)
-            return attempt(next((part.fence for part in held if isinstance(part, Lock)), 0))
+            acquired = lock.acquire()
+        except MessagingError as error:
+            return self._defer(lock, running, error)
+        if not acquired:
+            return self._defer(lock, running)
+        try:
+            return attempt(lock.fence)
         finally:
-            for part in reversed(held):
-                _release(part, running)
+            _release(lock, running)
 
-    def _acquire(self, part: Lock | Semaphore, limit: int) -> bool:
-        if isinstance(part, Semaphore):
-            self._declare(part.name, limit)
-        return part.acquire()
-
-    def _defer(
-        self, part: Lock | Semaphore, running: RunningJob, error: MessagingError | None = None
-    ) -> Settlement:
+    def _defer(self, lock: Lock, running: RunningJob, error: MessagingError | None = None) -> Settlement:
         """Release the job, uncounted; it is ready again after a delay."""
         now = monotonic()
-        retry_at = self._retries.advance((type(part), part.name), now + GUARD_DELAY, GUARD_INTERVAL)
-        seconds = retry_at - now
+        seconds = self._retries.advance(lock.name, now + GUARD_DELAY, GUARD_INTERVAL) - now
         if error is not None:
             job_id = running.leased.lease.id
             logger.warning(
-                "Acquiring %r for job id=%s failed, retrying in %.1f s: %s", part, job_id, seconds, error
+                "Acquiring %r for job id=%s failed, retrying in %.1f s: %s", lock, job_id, seconds, error
             )
         return running.settlement(Outcome.RELEASE, math.ceil(seconds * 1000))
-
-    def _declare(self, name: str, limit: int) -> None:
-        """Put the limit that the code declares into force, unless this process has done so recently."""
-        now, prefix = monotonic(), current_prefix()
-        declared = self._declared.get((prefix, name, limit))
-        if declared is None or now - declared >= DECLARE_INTERVAL:
-            perform(self._using, _declare_limit(ConcurrencyKeys(prefix, name), limit))
-            self._declared.advance((prefix, name, limit), now, 0)
-
-
-class Guard(NamedTuple):
-    """The lock and the semaphore of one attempt, in the order in which they are acquired."""
-
-    #: the lock first: other calls need the semaphore more often than the same lock, so that it should not be
-    #: acquired in vain
-    parts: Sequence[Lock | Semaphore]
-    #: limit of the semaphore
-    limit: int
 
 
 class Moments:
@@ -460,23 +410,15 @@ class Moments:
                 del self._moments[next(iter(self._moments))]
         return moment
 
-    def get(self, key: Hashable) -> float | None:
-        """The moment of a key, or None."""
-        return self._moments.get(key)
 
-
-def _declare_limit(keys: ConcurrencyKeys, limit: int) -> Steps[None]:
-    yield Script("tasks/limit", [keys.limit, keys.declared], [limit, LIMIT_TTL])
-
-
-def _release(part: Lock | Semaphore, running: RunningJob) -> None:
-    """Release what an attempt held. The attempt has ended, so a failure is logged and not raised."""
+def _release(lock: Lock, running: RunningJob) -> None:
+    """Release the lock of an attempt. The attempt has ended, so a failure is logged and not raised."""
     job_id = running.leased.lease.id
     try:
-        part.release()
+        lock.release()
     except LeaseLost:
-        logger.warning("The lease of %r ended before job id=%s: others may have held it.", part, job_id)
+        logger.warning("The lease of %r ended before job id=%s: others may have held it.", lock, job_id)
     except MessagingError as error:
         logger.warning(
-            "Releasing %r after job id=%s failed; it is free when its lease ends: %s", part, job_id, error
+            "Releasing %r after job id=%s failed; it is free when its lease ends: %s", lock, job_id, error
         )

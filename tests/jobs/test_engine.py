@@ -270,7 +270,7 @@ class TestStoredState:
         assert state == record("a").state
         assert state._replace(pushed=0, moment=0, first=0, last=0) == State(
             "running", priority, 3, 2, 5, lease.fence, lease.token, 0, 0, 0, 0, ["w", "w", "w"],
-            True, False, True, " task=t group=g", unique,
+            True, False, True, "", " task=t group=g", unique,
         )  # fmt: skip
         assert (state.field("task"), state.field("group"), state.field("k")) == ("t", "g", "")
         assert state.first <= state.last

@@ -176,8 +176,9 @@ def counts(queue: str = "default") -> list[int]:
 
 
 def count_waiting() -> int:
-    """Number of ready or delayed jobs in all queues."""
-    return sum(sum(counts(queue)[:2]) for queue in backend().queue_names)
+    """Number of ready, delayed or parked jobs in all queues."""
+    found = [engine().stats(queue) for queue in backend().queue_names]
+    return sum(ready + delayed + parked for ready, delayed, _, _, _, parked in found)
 
 
 def state(result: TaskResult) -> State:

@@ -367,6 +367,16 @@ def limited_note(customer: str) -> None:
     notes.append(customer)
 
 
+@task(rate="2/h", rate_key="c {customer}")
+def rated_note(customer: str, number: int = 0) -> None:
+    notes.append((customer, number))
+
+
+@task
+def short_sleep() -> None:
+    time.sleep(0.005)
+
+
 @task(lock="order:{order_id}", concurrency=2, concurrency_key="orders")
 def enter(order_id: int, number: int) -> None:
     """Count the calls that run, in Redis; note the largest counts."""

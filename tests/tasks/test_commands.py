@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import getpass
 import importlib
 import io
 import json
+import re
 import shlex
 import signal
 import sys
@@ -422,18 +424,21 @@ class TestLoopGroup:
         assert waiting.stop_calls == 1
 
 
+NOT_PAUSED: dict[str, Any] = {"paused": None, "paused_tasks": {}}
+
+
 def expected_row(queue: str, **counts: int) -> dict[str, Any]:
     none = dict.fromkeys(("ready", "delayed", "leased", "dead"), 0)
-    return {"queue": queue, **none, "oldest_age": None, **counts}
+    return {"queue": queue, **none, "oldest_age": None, "parked": 0, **counts, **NOT_PAUSED}
 
 
 class TestStats:
     def test_task_queues_are_listed_while_empty(self) -> None:
         lines = output_of("messaging_stats").splitlines()
-        assert lines[0].split() == ["queue", "ready", "delayed", "leased", "dead", "oldest_age"]
+        assert lines[0].split() == ["queue", "ready", "delayed", "leased", "dead", "oldest_age", "parked"]
         assert [line.split() for line in lines[1:]] == [
-            ["tasks", "default/default", "0", "0", "0", "0", "-"],
-            ["tasks", "default/other", "0", "0", "0", "0", "-"],
+            ["tasks", "default/default", "0", "0", "0", "0", "-", "0"],
+            ["tasks", "default/other", "0", "0", "0", "0", "-", "0"],
         ]
 
     def test_no_queues(self, settings: Settings) -> None:
@@ -452,7 +457,8 @@ class TestStats:
         jobs.noop.using(queue_name="other", run_after=later()).enqueue()
         mail, default, other = json.loads(output_of("messaging_stats", "--json"))
         age = mail.pop("oldest_age")
-        assert mail == {"queue": "mail", "ready": 1, "delayed": 1, "leased": 1, "dead": 1}
+        counts = {"ready": 1, "delayed": 1, "leased": 1, "dead": 1, "parked": 0}
+        assert mail == {"queue": "mail", **counts, **NOT_PAUSED}
         assert 0 < age < time.monotonic() - began + 0.002  # the server counts in ms
         assert default == expected_row("tasks default/default", dead=1)
         assert other == expected_row("tasks default/other", delayed=1)
@@ -467,8 +473,63 @@ class TestStats:
         DelayQueue("a").push_many(list(range(1000)))
         head, first, *others = output_of("messaging_stats").splitlines()
         assert first.split()[:5] == ["a", "1000", "0", "0", "0"]
-        assert first.endswith(" s")
+        assert first.split()[6:] == ["s", "0"]
         assert {len(line) for line in (head, first, *others)} == {len(head)}
+
+
+class TestPause:
+    def test_queue_of_tasks(self) -> None:
+        jobs.note.enqueue("later")
+        assert (
+            output_of("messaging_pause", "default", "--reason", "deploy", "--by", "ann")
+            == "default is paused.\n"
+        )
+        again = output_of("messaging_pause", "default", "--reason", "deploy\nof v2", "--by", "ann")
+        assert again == "default was paused already; the reason is new.\n"
+        burst()
+        assert jobs.notes == []
+        [*_, line] = output_of("messaging_stats").splitlines()
+        assert re.fullmatch(r"tasks default/default is paused since \S+ by ann: deploy\\nof v2", line)
+        assert output_of("messaging_resume", "default") == "default is resumed.\n"
+        assert output_of("messaging_resume", "default") == "default was not paused.\n"
+        burst()
+        assert jobs.notes == ["later"]
+
+    def test_task(self) -> None:
+        path = jobs.note.module_path
+        assert output_of("messaging_pause", "--task", path) == f"{path} is paused.\n"
+        jobs.note.enqueue("later")
+        burst()
+        row = json.loads(output_of("messaging_stats", "--json"))[0]
+        assert (row["parked"], row["paused"], list(row["paused_tasks"])) == (1, None, [path])
+        assert row["paused_tasks"][path]["by"] == getpass.getuser()
+        assert output_of("messaging_resume", "--task", path) == f"{path} is resumed.\n"
+        burst()
+        assert jobs.notes == ["later"]
+
+    def test_delay_queue(self) -> None:
+        queue = DelayQueue("mail")
+        queue.push("hello")
+        output_of("messaging_pause", "mail", "--delay-queue")
+        assert queue.pop() == []
+        output_of("messaging_resume", "mail", "--delay-queue")
+        assert len(queue.pop()) == 1
+
+    @pytest.mark.parametrize(
+        ("arguments", "problem"),
+        [
+            (["nothing"], r"There is no queue 'nothing' \(found: default, other\)\."),
+            (["nothing", "--delay-queue"], r"There is no queue 'nothing' \(found: none\)\."),
+            ([], "either queue or task"),
+            (["default", "--task", "x"], "either queue or task"),
+            (["--task", "tests.tasks.jobs.nothing"], "can't be imported"),
+            (["default", "--backend", "other"], "TASKS has no entry 'other'"),
+            (["default", "--reason", "x" * 1001], "1001 is over the limit of 1000"),
+        ],
+    )
+    def test_unknown_names_are_errors(self, arguments: list[str], problem: str) -> None:
+        with pytest.raises(CommandError, match=problem):
+            output_of("messaging_pause", *arguments)
 
 
 class TestRedrive:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from argparse import ArgumentParser
 from collections.abc import Sequence
+from dataclasses import asdict
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -15,11 +16,11 @@ from ...core.commands import batched
 from ...core.encoding import current_prefix
 from ...core.operations import Steps, perform
 from ...services.expiries.timers import TimerEngine
-from ...services.jobs.engine import Engine, registered_queues
+from ...services.jobs.engine import Engine, Paused, parse_paused, registered_queues
 from ...services.jobs.keys import queues_key
-from ...services.jobs.queue import ONLY_QUEUE
+from ...services.jobs.queue import ONLY_QUEUE, parse_stats
 from .. import loops
-from ..output import table
+from ..output import printable, table
 
 if TYPE_CHECKING:
     from ...tasks.backend import RedisBackend
@@ -28,13 +29,13 @@ if TYPE_CHECKING:
 Row = dict[str, Any]
 #: queues that are counted in one round trip
 PIPELINE_SIZE = 100
-COLUMNS = ("ready", "delayed", "leased", "dead", "oldest_age")
+COLUMNS = ("ready", "delayed", "leased", "dead", "oldest_age", "parked")
 
 
 class Command(BaseCommand):
     """Prints a table, or JSON."""
 
-    help = "Show queues of jobs, timers and tasks: ready, delayed, leased, dead, age of the oldest."
+    help = "Show queues of jobs, timers and tasks: how many jobs are in each state, and what is paused."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         """Add the options."""
@@ -94,22 +95,44 @@ def count(queues: list[Counted]) -> list[Row]:
     return rows
 
 
-def _read(queues: Sequence[Counted]) -> Steps[list[list[int]]]:
-    replies: list[list[int]] = yield [one.engine.stats_call(one.queue) for one in queues]
-    return replies
+def _read(queues: Sequence[Counted]) -> Steps[list[tuple[list[int], list[bytes]]]]:
+    stats = [one.engine.stats_call(one.queue) for one in queues]
+    replies = yield [*stats, *(one.engine.paused_call() for one in queues)]
+    return list(zip(replies[: len(queues)], replies[len(queues) :], strict=True))
 
 
-def _row(queue: Counted, reply: list[int]) -> Row:
-    *counts, oldest = reply
-    values = [*counts, None if oldest < 0 else oldest / 1000]
-    return {"queue": queue.title, **dict(zip(COLUMNS, values, strict=True))}
+def _row(queue: Counted, reply: tuple[list[int], list[bytes]]) -> Row:
+    stats, paused = asdict(parse_stats(reply[0])), parse_paused(reply[1])
+    own = [one for one in paused if one.queue == queue.queue]
+    return {
+        "queue": queue.title,
+        **{column: stats[column] for column in COLUMNS},
+        "paused": _pause(own[0]) if own else None,
+        "paused_tasks": {one.task: _pause(one) for one in paused if one.task},
+    }
+
+
+def _pause(paused: Paused) -> Row:
+    return {"since": paused.since.isoformat(timespec="seconds"), "by": paused.by, "reason": paused.reason}
 
 
 def _table(rows: list[Row]) -> str:
     if not rows:
         return "There are no queues yet."
     head = ("queue", *COLUMNS)
-    return table([head, *([_cell(row[column]) for column in head] for row in rows)])
+    lines = table([head, *([_cell(row[column]) for column in head] for row in rows)])
+    pauses = {row["queue"]: row["paused"] for row in rows if row["paused"]}
+    for row in rows:
+        pauses |= row["paused_tasks"]
+    return "\n".join([lines, *map(_pause_line, pauses, pauses.values())])
+
+
+def _pause_line(what: str, pause: Row) -> str:
+    by, reason = (
+        f" by {pause['by']}" if pause["by"] else "",
+        f": {pause['reason']}" if pause["reason"] else "",
+    )
+    return printable(f"{what} is paused since {pause['since']}{by}{reason}")
 
 
 def _cell(value: Any) -> str:

@@ -11,7 +11,7 @@
 
 -- Returns the records, the queue, the real key, and the key of the namespaces.
 local function timer_at(keys)
-  return records_at(keys), queue_at(keys, 1), keys[14], keys[15]
+  return records_at(keys), queue_at(keys, 1), keys[21], keys[22]
 end
 
 -- Reads the keys that a change of a timer writes: a key of another type fails before the first write.

@@ -5,7 +5,7 @@
 -- uses jobs/_queue.lua
 -- uses jobs/_records.lua
 --
--- KEYS  1-15 timer, see _timers.lua
+-- KEYS  1-22 timer, see _timers.lua
 -- ARGV  1 unique key
 -- ARGV  2 namespace
 -- ARGV  3 ms until it is due

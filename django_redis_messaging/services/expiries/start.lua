@@ -7,7 +7,7 @@
 -- uses jobs/_records.lua
 -- uses jobs/_results.lua
 --
--- KEYS  1-15 timer, see _timers.lua
+-- KEYS  1-22 timer, see _timers.lua
 -- ARGV  1 request id
 -- ARGV  2 request window: ms
 -- ARGV  3 offset of the request windows: ms

@@ -3,6 +3,7 @@
 -- uses _queue.lua
 -- uses _records.lua
 -- uses _results.lua
+-- uses _waiting.lua
 -- uses common/_time.lua
 
 -- Jobs that one script requeues because their leases have expired, in all queues together.
@@ -83,6 +84,7 @@ local function settle(queue, records, now, limits, id, fence, token, outcome, ms
   if redis.call('ZREM', queue.leased, state and id or '') == 0 then
     return 0
   end
+  release_needs(records, id, state)
   if outcome == 'done' then
     finish_job(records, id, state, 'succeeded', line, tonumber(ms), now, limits)
   elseif outcome == 'cancelled' then
@@ -114,6 +116,7 @@ local function requeue_expired(queue, records, now, limits)
     if state then
       append_log(records, id, 'L' .. state.attempts)
       count_lost(state, tonumber(limits.max_lost))
+      release_needs(records, id, state)
       requeue(queue, records, id, state, now, now, limits)
     end
     redis.call('ZREM', queue.leased, id)
@@ -132,6 +135,7 @@ local function sweep(queue, records, now, limits)
   end
   local due = first_moment(queue.delayed)
   if due <= now then
+    promote_for_tokens(records, queue, now)
     promote_due(queue, records, now)
     due = first_moment(queue.delayed)
   end
@@ -139,11 +143,12 @@ local function sweep(queue, records, now, limits)
 end
 
 -- Takes up to `count` jobs that became due before the ms `before`. In a band the earlier ones come first, so a
--- head that is too young ends its band. Also returns when the oldest of the young ones became due.
+-- head that is too young ends its band. Returns their ids and places, as ZPOPMIN; and when the oldest of the young ones
+-- became due.
 -- rare
 local function take_old(queue, records, count, before)
-  local ids, from, young = {}, '-inf', math.huge
-  while #ids < count do
+  local popped, from, young = {}, '-inf', math.huge
+  while #popped < 2 * count do
     local head = redis.call('ZRANGEBYSCORE', queue.ready, from, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
     if not head[1] then
       break
@@ -152,11 +157,11 @@ local function take_old(queue, records, count, before)
     local due = state and tonumber(state.moment) or 0
     if due < before then -- not the same ms: only parts of the first and the last ms have passed
       redis.call('ZREM', queue.ready, head[1])
-      ids[#ids + 1] = head[1]
+      popped[#popped + 1], popped[#popped + 2] = head[1], head[2]
     else
       young = math.min(young, due)
       from = next_band(head[2])
     end
   end
-  return ids, young
+  return popped, young
 end

@@ -1,23 +1,31 @@
 -- A queue: its keys follow the records in the KEYS of a script, in the order of QueueKeys.all in
 -- services/jobs/keys.py. The score of a ready job is its place: each priority has a band of 2^45 places, the highest
--- priority first; within a band, jobs are in the order in which they became ready.
+-- priority first; within a band, jobs are in the order in which they became ready. Places grow with the time, so that
+-- also a job that leaves the ready ones for a while, see _waiting.lua, is in its order when it comes back.
 --
 -- uses _records.lua
 -- uses common/_time.lua
 local BAND = 2 ^ 45
+local PLACES_PER_MS = 8 -- a band lasts until the year 2109
 -- Jobs that one script promotes, in all queues together.
 local promotions_left = 500
 
+-- A member of `delayed` that is no job: jobs of the queue may get tokens of rates at its score, see _waiting.lua.
+local MARKER = '\0tokens'
+
 -- The queue of this number, from 1.
 local function queue_at(keys, number)
-  local at = 4 + 5 * number
-  return {ready = keys[at], delayed = keys[at + 1], leased = keys[at + 2], dead = keys[at + 3], bell = keys[at + 4]}
+  local at = 9 + 6 * number
+  return {
+    ready = keys[at], delayed = keys[at + 1], leased = keys[at + 2], dead = keys[at + 3], bell = keys[at + 4],
+    parked = keys[at + 5],
+  }
 end
 
 -- All queues, of a script that has no other keys behind the records.
 local function queues_at(keys)
   local queues = {}
-  for number = 1, (#keys - 8) / 5 do
+  for number = 1, (#keys - 14) / 6 do
     queues[number] = queue_at(keys, number)
   end
   return queues
@@ -40,22 +48,22 @@ local function last_within(queue, low)
   return tonumber(last[2])
 end
 
--- The last place in the band of a priority; the one before its first if it has no jobs.
-local function last_place(queue, priority)
+-- The last place in the band of a priority that is taken; or that of the ms `now`, if it is higher.
+local function last_place(queue, priority, now)
   local low = (100 - priority) * BAND
   local last = tonumber(redis.call('ZREVRANGE', queue.ready, '0', '0', 'WITHSCORES')[2])
   if last and last >= low + BAND then
     last = last_within(queue, low)
   end
-  return math.max(last or -1, low - 1)
+  return math.max(last or 0, low + PLACES_PER_MS * now)
 end
 
 -- Appends jobs to the bands of their priorities.
-local function append_ready(queue, ids, priorities)
+local function append_ready(queue, ids, priorities, now)
   local ends, members = {}, {}
   for at, id in ipairs(ids) do
     local priority = priorities[at]
-    local place = (ends[priority] or last_place(queue, priority)) + 1
+    local place = (ends[priority] or last_place(queue, priority, now)) + 1
     ends[priority] = place
     members[2 * at - 1], members[2 * at] = digits(place), id
   end
@@ -73,13 +81,15 @@ local function promote_due(queue, records, now)
   promotions_left = promotions_left - #due
   local ids, priorities = {}, {}
   for at, text in ipairs(redis.call('HMGET', records.states, unpack(due))) do
-    if text then
+    if due[at] == MARKER then
+      due[at] = '' -- it stays: a sweep handles it
+    elseif text then
       ids[#ids + 1] = due[at]
       priorities[#priorities + 1] = priority_of(text)
     end
   end
   if #ids > 0 then
-    append_ready(queue, ids, priorities)
+    append_ready(queue, ids, priorities, now)
   end
   redis.call('ZREM', queue.delayed, unpack(due))
 end
@@ -99,17 +109,17 @@ local function enqueue(queue, records, id, priority, due, now)
     delay_until(queue, id, due)
   else
     promote_due(queue, records, now)
-    append_ready(queue, {id}, {priority})
+    append_ready(queue, {id}, {priority}, now)
     ring_bell(queue)
   end
 end
 
--- How many jobs wait, ready or delayed.
+-- How many jobs are ready or delayed.
 local function count_waiting(queue)
   return redis.call('ZCARD', queue.ready) + redis.call('ZCARD', queue.delayed)
 end
 
--- Takes a waiting job out of the queue; returns 0 if it was not waiting.
+-- Takes a job out of the queue that is ready or delayed; returns 0 if it was neither.
 local function remove_waiting(queue, id)
   return redis.call('ZREM', queue.ready, id) + redis.call('ZREM', queue.delayed, id)
 end

@@ -4,12 +4,13 @@
 local function records_at(keys)
   return {
     jobs = keys[1], states = keys[2], outcomes = keys[3], finished = keys[4], uniques = keys[5], aliases = keys[6],
+    held = keys[7], lines = keys[8], rates = keys[9], tokens = keys[10], limits = keys[11], paused = keys[12],
   }
 end
 
 -- The two hashes for request ids, which follow the records: see common/_requests.lua. `offset`: ms, or nil.
 local function requests_at(keys, offset)
-  return {keys[7], keys[8], offset = offset}
+  return {keys[13], keys[14], offset = offset}
 end
 
 -- A job's state, for example:
@@ -33,9 +34,12 @@ end
 -- awaited   1 if a client may wait for the end of the job; default 0
 -- cancel    of a running job that shall be cancelled: ms to keep the cancellation as its result; default -
 -- apart     1 if the job runs in a process of its own, since it may have ended the one it ran in; default 0
+-- blocked   what a waiting job waits for, or did until it was promoted, see _waiting.lua; default -
+-- place     its place in `ready`; there is one if there is `blocked`; default 0
 -- Then come the fields that never change, all of them optional. The scripts call them `more` and parse them only where
 -- they need one: see `field`. Their values have no spaces and no newlines.
 -- task      name of the task
+-- needs     what the job must get to be leased, see _waiting.lua
 -- The last field is
 -- unique    key that no other unfinished job may have, any text without newlines; default: empty
 -- The state of a job whose result is kept is followed by its payload and its log, each after a newline: one field
@@ -77,8 +81,8 @@ local function parse_state(text)
   local state = {
     status = status, priority = priority == '' and '0' or string.match(priority, '%-?%d+'), attempts = attempts,
     max_attempts = max_attempts, pushed = pushed, moment = moment, fence = fence or '0', token = token or '-',
-    first = first or '0', last = first, by = by or '-', lost = '0', awaited = '0', cancel = '-', apart = '0', unique = '',
-    more = '',
+    first = first or '0', last = first, by = by or '-', lost = '0', awaited = '0', cancel = '-', apart = '0', blocked = '-',
+    place = '0', unique = '', more = '',
   }
   if at <= #text then
     parse_fields(state, text, at)
@@ -125,6 +129,7 @@ local function format_state(state)
     .. (state.awaited ~= '0' and ' awaited=' .. state.awaited or '')
     .. (state.cancel ~= '-' and ' cancel=' .. state.cancel or '')
     .. (state.apart ~= '0' and ' apart=' .. state.apart or '')
+    .. (state.blocked ~= '-' and ' blocked=' .. state.blocked .. ' place=' .. state.place or '')
     .. state.more .. (state.unique ~= '' and ' unique=' .. state.unique or '')
 end
 

@@ -4,11 +4,12 @@
 -- uses _queue.lua
 -- uses _records.lua
 -- uses _results.lua
+-- uses _waiting.lua
 -- uses common/_requests.lua
 -- uses common/_time.lua
 --
--- KEYS  1-8 records, see _records.lua
--- KEYS  9-13 queue, see _queue.lua
+-- KEYS  1-14 records, see _records.lua
+-- KEYS  15-20 queue, see _queue.lua
 -- ARGV  1 id
 -- ARGV  2 ms to keep the cancellation as the job's result; 0: delete the job
 -- ARGV  3 line for the log of attempts
@@ -21,6 +22,7 @@
 -- that holder the job ends when it would be requeued; 0 if the job has started, has ended, or doesn't exist; with nothing
 -- done, the payload of a job that waits in another queue
 -- Wakes the clients that wait for the end of a job: adds an entry to TAG:ended:ID, see _results.lua.
+-- Promotes parked jobs: writes to TAG:queue:NAME:parked, :ready and :bell of their queues, see _waiting.lua.
 local records, queue, requests = records_at(KEYS), queue_at(KEYS, 1), requests_at(KEYS)
 local id, ttl, line = ARGV[1], tonumber(ARGV[2]), ARGV[3]
 local request, window = ARGV[4], tonumber(ARGV[5])
@@ -33,7 +35,7 @@ id = resolve_alias(records, id)
 local state = read_state(records, id)
 local removed = 0
 if state and state.status == 'waiting' then
-  removed = remove_waiting(queue, id)
+  removed = take_out(records, queue, id, state)
   if removed == 0 then
     return redis.call('HGET', records.jobs, id)
   end
@@ -50,4 +52,5 @@ if removed == 0 then
 end
 finish_job(records, id, state, 'cancelled', line, ttl, now, limits)
 record_answer(request, '1', requests, window, now)
+wake_for_promoted()
 return 1

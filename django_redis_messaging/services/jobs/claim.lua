@@ -1,13 +1,14 @@
--- Settles leases, does what is due by time, and leases the next jobs.
+-- Settles leases, does what is due by time, and leases the next jobs that don't have to wait for anything.
 --
 -- uses _leases.lua
 -- uses _queue.lua
 -- uses _records.lua
 -- uses _results.lua
+-- uses _waiting.lua
 -- uses common/_time.lua
 --
--- KEYS  1-8 records, see _records.lua
--- KEYS  9… queues, see _queue.lua; the first one is served first
+-- KEYS  1-14 records, see _records.lua
+-- KEYS  15… queues, see _queue.lua; the first one is served first
 -- ARGV  1 token of the new leases
 -- ARGV  2 worker, or -
 -- ARGV  3 length of the new leases: ms; 0: the jobs are deleted at once
@@ -19,6 +20,7 @@
 -- until something is due, or -1; for each settled lease 1, or 0 if it was stale; for each job queue, id, payload, state
 -- (flat: Redis converts each table of a reply at the cost of a command)
 -- Wakes the clients that wait for the end of a job: adds an entry to TAG:ended:ID, see _results.lua.
+-- Promotes parked jobs: writes to TAG:queue:NAME:parked, :ready and :bell of their queues, see _waiting.lua.
 local records, queues = records_at(KEYS), queues_at(KEYS)
 local new_token, worker, length = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local wanted, min_age = tonumber(ARGV[4]), tonumber(ARGV[5])
@@ -54,16 +56,42 @@ end
 
 local jobs, taken = {}, 0
 
-local function lease(number, id)
-  local payload, state = redis.call('HGET', records.jobs, id), read_state(records, id)
-  if payload and state then
+local function lease(number, id, place)
+  local queue, state = queues[number], read_state(records, id)
+  if not state or not admit(records, queue, id, state, place, us, length > 0) then
+    return
+  end
+  local payload = redis.call('HGET', records.jobs, id)
+  if payload then
     local at = 4 * taken
     jobs[at + 1], jobs[at + 2], jobs[at + 3] = number, id, payload
-    jobs[at + 4] = lease_job(queues[number], id, state)
+    jobs[at + 4] = lease_job(queue, id, state)
     taken = taken + 1
   end
 end
 
+-- Leases the jobs of a queue, until there are enough. Returns when the oldest of those that are too young became due.
+local function lease_jobs(number, queue)
+  local popped, oldest
+  repeat
+    local left = wanted - taken
+    promoted[queue.bell] = nil
+    if min_age > 0 then
+      popped, oldest = take_old(queue, records, left, now - min_age)
+    else
+      popped = redis.call('ZPOPMIN', queue.ready, digits(left))
+    end
+    for at = 1, #popped, 2 do
+      lease(number, popped[at], popped[at + 1])
+    end
+    local may_be_more = #popped == 2 * left or promoted[queue.bell]
+  until taken == wanted or not may_be_more or parkings_left <= 0
+  return oldest or math.huge
+end
+
+if wanted > 0 then
+  read_paused(records)
+end
 local soonest = math.huge
 for number, queue in ipairs(queues) do
   if taken == wanted and wanted > 0 then
@@ -73,22 +101,18 @@ for number, queue in ipairs(queues) do
     redis.call('DEL', queue.bell)
   end
   local next_due, oldest = sweep(queue, records, now, limits), math.huge
-  if min_age > 0 then
-    local ids
-    ids, oldest = take_old(queue, records, wanted - taken, now - min_age)
-    for _, id in ipairs(ids) do
-      lease(number, id)
-    end
-  elseif wanted > 0 then
-    local popped = redis.call('ZPOPMIN', queue.ready, digits(wanted - taken))
-    for at = 1, #popped, 2 do
-      lease(number, popped[at])
-    end
+  local is_paused = is_queue_paused(queue)
+  if wanted > 0 and not is_paused then
+    oldest = lease_jobs(number, queue)
+    next_due = math.min(next_due, queue.next_token or math.huge)
   end
   -- Wakes another worker for the jobs that are left; and for those due soon, as this worker may be busy then.
-  local left = taken == wanted and redis.call('EXISTS', queue.ready) == 1
+  local left = not is_paused and (taken == wanted or parkings_left <= 0) and redis.call('EXISTS', queue.ready) == 1
   if left or (taken > 0 and next_due < now + 1000) then
     ring_bell(queue)
+  end
+  if left and taken < wanted then
+    soonest = now
   end
   if taken < wanted or wanted == 0 then
     soonest = math.min(soonest, next_due, first_moment(queue.leased), oldest + min_age + 1)
@@ -97,4 +121,5 @@ end
 if wanted == 0 and remove_expired(queues, records, now, limits) then
   soonest = now
 end
+wake_for_promoted()
 return {now, soonest < math.huge and math.max(soonest - now, 0) or -1, settled, jobs}

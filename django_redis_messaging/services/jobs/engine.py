@@ -1,8 +1,9 @@
 """The lease engine: what is stored of jobs, and the scripts that change it.
 
-A job is in one place at a time: it waits in a queue (ready, or delayed until it is due), is leased, is dead,
-or has ended and is kept as a result. A claim gives its caller a lease with a fence and a token; later writes
-about the job carry both, and are refused when they are stale. Every claim requeues the leases that expired.
+A job is in one place at a time: it waits in a queue (ready, delayed until it is due, or parked until what it
+needs is free), is leased, is dead, or has ended and is kept as a result. A claim gives its caller a lease
+with a fence and a token; later writes about the job carry both, and are refused when they are stale. Every
+claim requeues the leases that expired.
 
 The design is that of visibility timeouts (Amazon SQS) with counted attempts, on sorted sets as in "Redis in
 Action", chapter 6; one script does all that a claim needs.
@@ -23,15 +24,19 @@ import logging
 import os
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
 from enum import Enum, IntEnum
 from typing import Any, NamedTuple, TypeVar
+from urllib.parse import quote, unquote
 
 from ... import conf
 from ...core.commands import Argument, Wait, batched
+from ...core.encoding import encoded, text
 from ...core.operations import Clock, Command, PopHint, Script, Steps
 from ...errors import LimitExceeded, OutcomeUnknown, Unavailable
-from ..common.arguments import integer, request, settled, window
+from ..common.arguments import integer, request, settled, to_datetime, window
 from .keys import JobKeys, request_offset, request_shard
 
 logger = logging.getLogger(__name__)
@@ -54,11 +59,16 @@ REGISTER_INTERVAL = 3600.0
 MAX_AGE = 30 * 86_400_000
 #: ms by which a job may be due after the registered moment without a new registration: less than MAX_AGE
 MAX_LATER = 15 * 86_400_000
+#: queues and tasks of a slot that may be paused at a time: each claim reads them
+MAX_PAUSED = 1000
+#: bytes of each text that is stored with a pause
+MAX_PAUSE_BYTES = 1000
 #: a state as _records.lua describes it
 _STATE = re.compile(
     r"\A(\w+)(?: priority=(-?\d+))? attempts=(\d+)/(\d+) pushed=(\d+) (?:due|ended)=(\d+)"
     r"(?: fence=(\d+))?(?: token=(\S+))?(?: first=(\d+))?(?: last=(\d+))?(?: by=(\S+))?"
-    r"(?: lost=(\d+))?(?: awaited=(1))?(?: cancel=(\d+))?(?: apart=(1))?( .*?)??(?: unique=(.*))?\Z"
+    r"(?: lost=(\d+))?(?: awaited=(1))?(?: cancel=(\d+))?(?: apart=(1))?"
+    r"(?: blocked=(\S+) place=\d+)?( .*?)??(?: unique=(.*))?\Z"
 )
 
 
@@ -159,6 +169,9 @@ class State(NamedTuple):
     cancel: bool
     #: whether it runs in a process of its own
     apart: bool
+    #: which of its needs a waiting job waits for, or "pause:TASK"; until it is leased, also when that has
+    #: become free; empty: none
+    blocked: str
     #: the other fields, which never change, as text
     more: str
     unique: str
@@ -172,6 +185,19 @@ class State(NamedTuple):
     def failures(self) -> int:
         """The attempts that count towards `max_attempts`, the current one included."""
         return self.attempts - self.lost
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Paused:
+    """A queue or a task that is paused. The name of the other one is empty."""
+
+    queue: str
+    #: dotted name
+    task: str
+    reason: str
+    #: who paused it
+    by: str
+    since: datetime
 
 
 class LeasedJob(NamedTuple):
@@ -275,11 +301,17 @@ class Engine:
         """Settle leases, do what is due by time, and lease up to `count` jobs for `lease` ms (0: the jobs are
         deleted at once). A lost reply is not requested again: its jobs come back when their leases end, or
         with `return_claims`. `token` identifies the claim; empty: a new one."""
-        words: list[Argument] = [token or new_token(), worker, lease, count, min_age, *self._limits()]
+        token = token or new_token()
+        words: list[Argument] = [token, worker, lease, count, min_age, *self._limits()]
         for one in settlements:
             words += (queues.index(one.lease.queue) + 1, *one.words)
         reply = yield Script("jobs/claim", self.keys.with_queues(queues), words, once=True)
-        return parse_claim(reply, queues)
+        claimed = parse_claim(reply, queues)
+        if claimed.jobs or claimed.due_in != 0 or not count:
+            return claimed
+        # all that it has looked at has to wait; others are ready behind
+        claim = self.claim(queues, count, lease, worker=worker, token=token, min_age=min_age)
+        return (yield from claim)._replace(applied=claimed.applied)
 
     def return_claims(self, queues: Sequence[str], tokens: Sequence[str]) -> Steps[int]:
         """Release the jobs of claims whose replies were lost, uncounted. Returns how many."""
@@ -372,7 +404,7 @@ class Engine:
         return parse_record(reply) if reply else None
 
     def stats(self, queue: str) -> Steps[list[int]]:
-        """Ready, delayed, leased, dead, and how long the oldest ready job has been due (ms), or -1."""
+        """Ready, delayed, leased, dead, how long the oldest ready job has been due (ms) or -1, parked."""
         reply: list[int] = yield self.stats_call(queue)
         return reply
 
@@ -383,7 +415,7 @@ class Engine:
     def is_empty(self, queue: str) -> Steps[bool]:
         """Whether nothing is stored of a queue, and no results of its slot."""
         keys = self.keys.queue(queue)
-        zsets = (keys.ready, keys.delayed, keys.leased, keys.dead, self.keys.finished)
+        zsets = (keys.ready, keys.delayed, keys.parked, keys.leased, keys.dead, self.keys.finished)
         return not any((yield [Command("ZCARD", zset) for zset in zsets]))
 
     def dead(self, queue: str, limit: int) -> Steps[list[JobRecord]]:
@@ -415,6 +447,34 @@ class Engine:
         while count := (yield Script("jobs/purge", keys, (PAGE, request(None), window()))):
             total += count
         return total
+
+    def pause(self, reason: str, by: str, *, queue: str = "", task: str = "") -> Steps[bool]:
+        """Have claims lease no jobs of a queue or a task. Returns whether it was not paused."""
+        more = "".join(f" {key}={quote(value, safe='')}" for key, value in (("by", by), ("reason", reason)))
+        words = (_pausable(queue, task), more, MAX_PAUSED, request(None), window())
+        reply = yield Script("jobs/pause", self.keys.records, words)
+        if reply < 0:
+            raise LimitExceeded("paused queues and tasks", limit=MAX_PAUSED, actual=MAX_PAUSED + 1)
+        return bool(reply)
+
+    def resume(self, *, queue: str = "", task: str = "") -> Steps[bool]:
+        """End a pause. Returns whether there was one."""
+        bells = [self.keys.queue(queue).bell] if queue else []
+        words = (_pausable(queue, task), request(None), window())
+        return bool((yield Script("jobs/resume", [*self.keys.records, *bells], words)))
+
+    def paused(self) -> Steps[list[Paused]]:
+        """What is paused, the earliest first."""
+        return parse_paused((yield self.paused_call()))
+
+    def paused_call(self) -> Command:
+        """The call of `paused`, to be sent with others."""
+        return Command("HGETALL", self.keys.paused, reads=True)
+
+    def set_limit(self, permit: str, limit: int | None) -> Steps[None]:
+        """Set how many jobs may hold a permit, whatever they say themselves; None ends that."""
+        words = (f"permit:{quote(permit, safe='')}", "" if limit is None else limit)
+        yield Script("jobs/limit", self.keys.records, words)
 
     def beat(self, worker: str, *, consumed: bool, started: int, running: int, done: int) -> Steps[int]:
         """Store the heartbeat of a worker. Returns the server's clock (ms)."""
@@ -449,6 +509,11 @@ def _dead_ttl() -> int:
 def check_attempts(value: int, what: str) -> int:
     """`value`, if a job may have so many attempts."""
     return integer(value, what, minimum=1, maximum=MAX_ATTEMPTS)
+
+
+def check_pause(reason: str, by: str) -> tuple[str, str]:
+    """Both texts, if they may be stored with a pause."""
+    return text(reason, "reason", limit=MAX_PAUSE_BYTES), text(by, "by", limit=MAX_PAUSE_BYTES)
 
 
 def new_token() -> str:
@@ -489,7 +554,7 @@ def parse_state(raw: bytes) -> State:
         raise ValueError(f"The state of a job has another format: {raw!r}")
     (
         status, priority, attempts, max_attempts, pushed, moment,
-        fence, token, first, last, workers, lost, awaited, cancel, apart, more, unique,
+        fence, token, first, last, workers, lost, awaited, cancel, apart, blocked, more, unique,
     ) = found[0]  # fmt: skip
     started = int(first) if first else 0
     return State(
@@ -508,6 +573,7 @@ def parse_state(raw: bytes) -> State:
         awaited == "1",
         bool(cancel),
         apart == "1",
+        blocked,
         more,
         unique,
     )
@@ -517,6 +583,50 @@ def parse_record(raw: list[bytes]) -> JobRecord:
     """One job of a reply: id, payload, state, log."""
     job_id, payload, state, log = raw
     return JobRecord(job_id.decode(), payload, parse_state(state), log)
+
+
+def lock_need(name: str) -> str:
+    """A need, see _waiting.lua: one job at a time."""
+    return f"lock:{quote(name, safe='')}"
+
+
+def permit_need(name: str, limit: int) -> str:
+    """A need: up to `limit` jobs at a time."""
+    return f"permit:{quote(name, safe='')}/{limit}"
+
+
+def rate_need(name: str, limit: int, period: int) -> str:
+    """A need: up to `limit` leases in a period (ms)."""
+    return f"rate:{quote(name, safe='')}/{limit}/{period}"
+
+
+def lock_of(state: State) -> str:
+    """The name of the lock that a job needs; empty: none."""
+    found = re.search(r" needs=(?:\S*,)?lock:([^\s,]*)", state.more)
+    return unquote(found[1]) if found else ""
+
+
+def _pausable(queue: str, task: str) -> str:
+    """A queue or a task, as the HASH `paused` has it."""
+    return f"queue:{encoded(queue)}" if queue else f"task:{quote(task)}"
+
+
+def parse_paused(flat: Sequence[bytes]) -> list[Paused]:
+    """The HASH `paused`, the earliest first."""
+    found = [_paused(which.decode(), fields.decode()) for which, fields in batched(flat, 2)]
+    return sorted(found, key=lambda one: one.since)
+
+
+def _paused(which: str, fields: str) -> Paused:
+    kind, _, name = which.partition(":")
+    found: Mapping[str, str] = dict(word.split("=", 1) for word in fields.split(" "))
+    return Paused(
+        queue=unquote(name) if kind == "queue" else "",
+        task=unquote(name) if kind == "task" else "",
+        reason=unquote(found["reason"]),
+        by=unquote(found["by"]),
+        since=to_datetime(int(found["since"])),
+    )
 
 
 def parse_claim(reply: list[Any], queues: Sequence[str]) -> Claimed:

@@ -61,6 +61,43 @@ class JobKeys:
         return self.tag + ":aliases"
 
     @functools.cached_property
+    def held(self) -> str:
+        """ZSET NEED JOB: a lock or a permit that a leased job holds, for example "permit:exports 0a5d…". All
+        scores are 0. A member is deleted when the lease ends."""
+        return self.tag + ":held"
+
+    @functools.cached_property
+    def lines(self) -> str:
+        """ZSET NEED QUEUE: jobs of this queue are parked on this need, or were recently. All scores are 0.
+        A member is deleted when a promotion finds no further job."""
+        return self.tag + ":lines"
+
+    @functools.cached_property
+    def rates(self) -> str:
+        """ZSET rate:NAME/COUNT/PERIOD → µs at which all its tokens will be free. Each lease that takes one
+        deletes some that are in the past."""
+        return self.tag + ":rates"
+
+    @functools.cached_property
+    def tokens(self) -> str:
+        """ZSET rate:NAME/COUNT/PERIOD → ms at which jobs that are parked on this rate can be promoted.
+        Deleted then."""
+        return self.tag + ":tokens"
+
+    @functools.cached_property
+    def limits(self) -> str:
+        """HASH permit:NAME → the number of permits that set_concurrency has set. It deletes a field when it
+        is called with None."""
+        return self.tag + ":limits"
+
+    @functools.cached_property
+    def paused(self) -> str:
+        """HASH queue:NAME or task:NAME → since when it is paused (ms), by whom and why, for example
+        "since=1764170000000 by=ann reason=deploy", values percent-encoded. A field is deleted when the
+        queue or the task is resumed; at most 1,000."""
+        return self.tag + ":paused"
+
+    @functools.cached_property
     def requests(self) -> list[str]:
         """HASH request id → first answer: two keys, used in turn, one window each. Each expires when its next
         turn begins."""
@@ -101,7 +138,9 @@ class JobKeys:
         return self._with_requests(self.requests)
 
     def _with_requests(self, requests: list[str]) -> list[str]:
-        return [self.jobs, self.states, self.outcomes, self.finished, self.uniques, self.aliases, *requests]
+        own = [self.jobs, self.states, self.outcomes, self.finished, self.uniques, self.aliases]
+        waiting = [self.held, self.lines, self.rates, self.tokens, self.limits, self.paused]
+        return [*own, *waiting, *requests]
 
     def with_queues(self, values: Sequence[str]) -> list[str]:
         """The KEYS of a script about several queues: the records, then each queue."""
@@ -138,12 +177,14 @@ class QueueKeys:
 
     @functools.cached_property
     def ready(self) -> str:
-        """ZSET job id → place: (100 - priority) * 2^45 + order. Capped on push."""
+        """ZSET job id → place: (100 - priority) * 2^45 + order, which is at least 8 times the ms at which the
+        job became ready. Capped on push."""
         return self.tag + ":ready"
 
     @functools.cached_property
     def delayed(self) -> str:
-        """ZSET job id → ms at which it is due. Capped on push, together with `ready`."""
+        """ZSET job id → ms at which it is due. Capped on push, together with `ready` and `parked`. The member
+        "\\0tokens" is no job: at its score, parked jobs may be promoted."""
         return self.tag + ":delayed"
 
     @functools.cached_property
@@ -162,9 +203,15 @@ class QueueKeys:
         return Hint(self.tag + ":bell")
 
     @functools.cached_property
+    def parked(self) -> str:
+        """ZSET NEED PLACE JOB: a job that waits for what it needs, for example a permit, and its place in
+        `ready`, 20 digits. All scores are 0. Capped on push, together with `ready`."""
+        return self.tag + ":parked"
+
+    @functools.cached_property
     def all(self) -> list[str]:
         """The keys of the queue, in the order of _queue.lua."""
-        return [self.ready, self.delayed, self.leased, self.dead, self.bell]
+        return [self.ready, self.delayed, self.leased, self.dead, self.bell, self.parked]
 
 
 def request_shard(request: str) -> int:

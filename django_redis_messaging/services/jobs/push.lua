@@ -5,8 +5,8 @@
 -- uses common/_requests.lua
 -- uses common/_time.lua
 --
--- KEYS  1-8 records, see _records.lua
--- KEYS  9-13 queue, see _queue.lua
+-- KEYS  1-14 records, see _records.lua
+-- KEYS  15-20 queue, see _queue.lua
 -- ARGV  1 request id; empty if the ids of the jobs are new, and their records outlive all repeats
 -- ARGV  2 request window: ms
 -- ARGV  3 offset of the request windows: ms
@@ -32,7 +32,7 @@ end
 
 -- A job that stays as it is takes no more room.
 local delayed = redis.call('ZCARD', queue.delayed)
-local waiting = redis.call('ZCARD', queue.ready) + delayed + count
+local waiting = redis.call('ZCARD', queue.ready) + delayed + redis.call('ZCARD', queue.parked) + count
 for at = FIRST, waiting > max_waiting and #ARGV or 0, FIELDS do
   local known = redis.call('HGET', records.states, ARGV[at])
   local unique = ARGV[at + FIELDS - 2]
@@ -75,7 +75,7 @@ if #ready > 0 then
   if delayed > 0 then
     promote_due(queue, records, now) -- these became due before
   end
-  append_ready(queue, ready, priorities)
+  append_ready(queue, ready, priorities, now)
   ring_bell(queue)
 end
 local answer = pushed .. in_force

@@ -8,7 +8,7 @@ import inspect
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from time import monotonic
 from typing import Any
@@ -41,8 +41,10 @@ from .engine import (
     Lease,
     LeasedJob,
     Outcome,
+    Paused,
     Push,
     check_attempts,
+    check_pause,
     pages,
     register_queue,
 )
@@ -102,6 +104,9 @@ class QueueStats:
     dead: int
     #: seconds since the oldest ready job became due; None if no job is ready
     oldest_age: float | None
+    #: jobs that are due and wait for what they need: a lock, a permit, a rate, or the end of a pause of
+    #: their task
+    parked: int = 0
 
 
 class DelayQueue(Service):
@@ -291,10 +296,9 @@ class DelayQueue(Service):
         """How many jobs are in each state.
 
         >>> DelayQueue("nothing").stats()
-        QueueStats(ready=0, delayed=0, leased=0, dead=0, oldest_age=None)
+        QueueStats(ready=0, delayed=0, leased=0, dead=0, oldest_age=None, parked=0)
         """
-        ready, delayed, leased, dead, oldest = yield from self._engine.stats(ONLY_QUEUE)
-        return QueueStats(ready, delayed, leased, dead, None if oldest < 0 else oldest / 1000)
+        return parse_stats((yield from self._engine.stats(ONLY_QUEUE)))
 
     astats = asynchronous(stats)
 
@@ -332,6 +336,39 @@ class DelayQueue(Service):
         return (yield from self._push_one(chosen, chosen, data, delay, priority))
 
     aexecute_later = asynchronous(execute_later)
+
+    @operation
+    def pause(self, reason: str = "", by: str = "") -> Steps[bool]:
+        """Have `pop` return no jobs until `resume`; jobs can be pushed. False if it was paused already: then
+        only `reason` and `by`, texts for operators, are replaced.
+
+        Raises LimitExceeded for a text of more than 1,000 bytes.
+        """
+        return (yield from self._engine.pause(*check_pause(reason, by), queue=ONLY_QUEUE))
+
+    apause = asynchronous(pause)
+
+    @operation
+    def resume(self) -> Steps[bool]:
+        """End the pause of the queue; False if it was not paused."""
+        return (yield from self._engine.resume(queue=ONLY_QUEUE))
+
+    aresume = asynchronous(resume)
+
+    @operation
+    def paused(self) -> Steps[Paused | None]:
+        """The pause of the queue, or None.
+
+        >>> queue = DelayQueue("mail-outbox")
+        >>> queue.pause("the provider is down", by="ann")
+        True
+        >>> queue.paused().by, queue.resume()
+        ('ann', True)
+        """
+        found = yield from self._engine.paused()
+        return replace(found[0], queue=self.name) if found else None
+
+    apaused = asynchronous(paused)
 
     def work(
         self,
@@ -421,6 +458,12 @@ def decode_jobs(found: Sequence[LeasedJob], queue: str) -> list[Job]:
         )
         for one, value in zip(found, data, strict=True)
     ]
+
+
+def parse_stats(reply: Sequence[int]) -> QueueStats:
+    """The reply of jobs/stats.lua."""
+    ready, delayed, leased, dead, oldest, parked = reply
+    return QueueStats(ready, delayed, leased, dead, None if oldest < 0 else oldest / 1000, parked)
 
 
 def decode_dead(found: Sequence[JobRecord]) -> list[DeadJob]:

@@ -5,8 +5,8 @@
 -- uses common/_requests.lua
 -- uses common/_time.lua
 --
--- KEYS  1-8 records, see _records.lua
--- KEYS  9-13 queue, see _queue.lua
+-- KEYS  1-14 records, see _records.lua
+-- KEYS  15-20 queue, see _queue.lua
 -- ARGV  1 age at which a dead job is deleted: ms
 -- ARGV  2 page size, if no ids are given: the oldest jobs first
 -- ARGV  3 position of the page, as returned with the page before; empty for the first

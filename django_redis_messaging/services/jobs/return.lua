@@ -3,13 +3,15 @@
 -- uses _leases.lua
 -- uses _queue.lua
 -- uses _records.lua
+-- uses _waiting.lua
 -- uses common/_time.lua
 --
--- KEYS  1-8 records, see _records.lua
--- KEYS  9… queues, see _queue.lua
+-- KEYS  1-14 records, see _records.lua
+-- KEYS  15… queues, see _queue.lua
 -- ARGV  1-5 limits of the slot, see _leases.lua: max_dead, dead_ttl, max_lost, max_results, result_ttl
 -- ARGV  6… tokens of the claims
 -- Returns the number of released jobs
+-- Promotes parked jobs: writes to TAG:queue:NAME:parked, :ready and :bell of their queues, see _waiting.lua.
 local records, queues = records_at(KEYS), queues_at(KEYS)
 local limits = limits_at(ARGV, 1)
 local tokens = {}
@@ -31,4 +33,5 @@ for _, queue in ipairs(queues) do
     end
   end
 end
+wake_for_promoted()
 return released

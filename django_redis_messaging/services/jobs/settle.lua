@@ -3,10 +3,11 @@
 -- uses _leases.lua
 -- uses _queue.lua
 -- uses _records.lua
+-- uses _waiting.lua
 -- uses common/_time.lua
 --
--- KEYS  1-8 records, see _records.lua
--- KEYS  9… queue of the job, and that of the job to push, see _queue.lua
+-- KEYS  1-14 records, see _records.lua
+-- KEYS  15… queue of the job, and that of the job to push, see _queue.lua
 -- ARGV  1-5 limits of the slot, see _leases.lua: max_dead, dead_ttl, max_lost, max_results, result_ttl
 -- ARGV  6 lease: id
 -- ARGV  7 lease: fence
@@ -19,6 +20,7 @@
 --          and the other fields that never change, as text
 -- Returns the moment (ms), also to a repeat, as long as the result is kept; 0, with nothing done, if the lease is stale
 -- Wakes the clients that wait for the end of a job: adds an entry to TAG:ended:ID, see _results.lua.
+-- Promotes parked jobs: writes to TAG:queue:NAME:parked, :ready and :bell of their queues, see _waiting.lua.
 local records, queue = records_at(KEYS), queue_at(KEYS, 1)
 local limits = limits_at(ARGV, 1)
 local id, fence = ARGV[6], ARGV[7]
@@ -27,6 +29,7 @@ local us = microseconds()
 local now = math.floor(us / 1000)
 
 if settle(queue, records, now, limits, unpack(ARGV, FIRST, FOLLOW_UP - 1)) == 1 then
+  wake_for_promoted()
   if ARGV[FOLLOW_UP] then
     push_follow_up(queue_at(KEYS, 2), records, us, unpack(ARGV, FOLLOW_UP))
   end

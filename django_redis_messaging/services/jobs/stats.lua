@@ -5,17 +5,19 @@
 -- uses common/_time.lua
 -- reads only
 --
--- KEYS  1-8 records, see _records.lua
--- KEYS  9-13 queue, see _queue.lua
+-- KEYS  1-14 records, see _records.lua
+-- KEYS  15-20 queue, see _queue.lua
 -- ARGV  1 age at which a dead job is removed: ms
 -- ARGV  2 expired leases at which a job is dead, 0 if these count as failures
--- Returns ready, delayed, leased, dead, and how long the oldest ready job has been due (ms), or -1
+-- Returns ready, delayed, leased, dead, how long the oldest ready job has been due (ms), or -1, and parked
 local records, queue = records_at(KEYS), queue_at(KEYS, 1)
 local max_age, max_lost = tonumber(ARGV[1]), tonumber(ARGV[2])
 local now = milliseconds()
-local due = redis.call('ZCOUNT', queue.delayed, '-inf', now)
+local marker = tonumber(redis.call('ZSCORE', queue.delayed, MARKER) or nil)
+local due = redis.call('ZCOUNT', queue.delayed, '-inf', now) - (marker and marker <= now and 1 or 0)
 local expired = redis.call('ZCOUNT', queue.leased, '-inf', now)
-local oldest = tonumber(redis.call('ZRANGE', queue.delayed, 0, 0, 'WITHSCORES')[2])
+local first = redis.call('ZRANGE', queue.delayed, 0, 1, 'WITHSCORES')
+local oldest = tonumber(first[1] == MARKER and first[4] or first[2])
 
 local function note_due(moment)
   oldest = math.min(oldest or moment, moment)
@@ -50,8 +52,9 @@ while true do
 end
 return {
   redis.call('ZCARD', queue.ready) + due + expired - dying,
-  redis.call('ZCARD', queue.delayed) - due,
+  redis.call('ZCARD', queue.delayed) - (marker and 1 or 0) - due,
   redis.call('ZCARD', queue.leased) - expired,
   redis.call('ZCOUNT', queue.dead, '(' .. digits(now - max_age), '+inf') + dying,
   oldest and oldest <= now and now - oldest or -1,
+  redis.call('ZCARD', queue.parked),
 }
