@@ -35,7 +35,7 @@ def _check_tasks(**_: object) -> list[CheckMessage]:
 
     if not tasks_installed():
         return []
-    from .tasks.schedules import check_periodic_tasks
+    from .tasks.occurrences import check_periodic_tasks
 
     return check_periodic_tasks()
 

@@ -42,6 +42,10 @@ class ChatExists(MessagingError):
         self.chat_id = chat_id
 
 
+class ScheduleExists(MessagingError):
+    """A schedule of this name is stored already, with other values."""
+
+
 class LimitExceeded(MessagingError):
     """A size or a number exceeds a limit. The excess was not stored."""
 

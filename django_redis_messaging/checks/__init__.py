@@ -15,7 +15,7 @@ query the servers.
                                                        messaging.W025  it comes before users are known (*)
                                                        messaging.W027  limits with one name differ (*)
 
-(*) in tasks/schedules.py and middleware.py, because this package imports nothing of the layers above.
+(*) in tasks/occurrences.py and middleware.py, because this package imports nothing of the layers above.
 
 Only in `check --deploy`:
 

@@ -336,8 +336,7 @@ def _weighted(backend: RedisBackend, text: str) -> tuple[str, int]:
 def poller() -> Poller:
     """A poller with the rounds of all capabilities; raises CommandError for invalid periodic tasks."""
     if tasks_installed():
-        from ..tasks import schedules  # noqa: F401  (registers its rounds)
-        from ..tasks.schedules import discover
+        from ..tasks.occurrences import discover  # the module registers its rounds
 
         try:
             discover()

@@ -3,8 +3,19 @@
 TASKS = {"default": {"BACKEND": "django_redis_messaging.tasks.RedisBackend", "QUEUES": ["default"]}}
 """
 
+from ..services.jobs.load import QueueLoad
 from .backend import RedisBackend, await_for_result, wait_for_result
-from .schedules import periodic
+from .schedules import ScheduleInfo, Schedules, periodic
 from .task import RedisTask, task
 
-__all__ = ["RedisBackend", "RedisTask", "await_for_result", "periodic", "task", "wait_for_result"]
+__all__ = [
+    "QueueLoad",
+    "RedisBackend",
+    "RedisTask",
+    "ScheduleInfo",
+    "Schedules",
+    "await_for_result",
+    "periodic",
+    "task",
+    "wait_for_result",
+]

@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager
 from datetime import datetime, timedelta
 from functools import partial
 from time import monotonic
+from types import MappingProxyType
 from typing import Any, NamedTuple, cast
 from urllib.parse import quote
 
@@ -35,6 +36,7 @@ from ..services.jobs.engine import (
     register_queue,
     registered_queues,
 )
+from ..services.jobs.load import QueueLoad, read_loads
 from ..services.semaphores.semaphore import MAX_PERMITS
 from . import records
 from .commits import COMMIT_DEADLINE, Calls, Prepared, Sender, send_on_commit
@@ -50,6 +52,7 @@ from .compat import (
     task_enqueued,
 )
 from .records import TASK_MODULES
+from .schedules import Schedules
 from .task import Call, Default, RedisTask, RedisTaskResult, check_fields, follow_up_id
 
 #: the first character of every id: results may be in several slots one day
@@ -133,6 +136,20 @@ class RedisBackend(BaseTaskBackend):
     def engine(self) -> Engine:
         """The lease engine of its jobs. Looked up anew each time: PREFIX may be a callable (tenants)."""
         return _engine(self.alias, conf.prefix(), self.chosen["RESULT_MAX"], self.result_ttl)
+
+    def stats(self) -> list[QueueLoad]:
+        """The load of each of its queues, in one round trip: what waits, and how fast it is worked off. With
+        an empty QUEUES, one more."""
+        return perform(self.using, self._stats())
+
+    async def astats(self) -> list[QueueLoad]:
+        """The async version of stats()."""
+        return await aperform(self.using, self._stats())
+
+    @property
+    def schedules(self) -> Schedules:
+        """Its schedules: those declared by `@periodic`, and those added at run time."""
+        return Schedules(self.alias)
 
     def serving(self) -> list[str]:
         """The names of its queues: QUEUES, or if that is empty, those that something was enqueued to."""
@@ -271,9 +288,15 @@ class RedisBackend(BaseTaskBackend):
         """The async version of set_concurrency()."""
         await aperform(self.using, self._set_concurrency(key, limit))
 
-    def prepared(self, task: Task, result_id: str, args: Sequence[Any] = ()) -> Prepared:
+    def prepared(
+        self,
+        task: Task,
+        result_id: str,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any] = MappingProxyType({}),
+    ) -> Prepared:
         """The result and the job of a call with this id."""
-        result, job = self._prepared(task, args, {})
+        result, job = self._prepared(task, args, kwargs)
         object.__setattr__(result, "id", result_id)
         return result, job._replace(id=result_id)
 
@@ -375,6 +398,11 @@ class RedisBackend(BaseTaskBackend):
         _complete(page, pushed, ids)
         if not self.queue_names:
             yield from self._register(queue, max((job.delay for _, job in mixed), key=_due))
+
+    def _stats(self) -> Steps[list[QueueLoad]]:
+        engine = self.engine
+        names = self.queue_names or (yield from registered_queues(engine.keys.queues))
+        return (yield from read_loads([(engine, name) for name in names])) if names else []
 
     def _outlives_repeats(self, task: Task) -> bool:
         """Whether the record of a call is kept for as long as its push may be repeated, however it ends."""

@@ -1,7 +1,8 @@
--- Enqueues an occurrence of a periodic task, unless it has been handled. It is left out if it was missed, if it is the
--- one that was enqueued last, or if another job has its unique key. One that was enqueued before while the clock was
--- ahead is enqueued again, under the same id, when it has ended; not if it is dead in another queue, which the task had
--- then: redriving or removing it there would change the new job.
+-- Enqueues an occurrence of a schedule, unless it has been handled. It is left out if it was missed, if it is the one
+-- that was enqueued last, or if another job has its unique key. One that was enqueued before while the clock was ahead
+-- is enqueued again, under the same id, when it has ended; not if it is dead in another queue, which the task had then:
+-- redriving or removing it there would change the new job. Nothing is done for a schedule that is paused, or for a
+-- stored one that was changed or removed since the poller has read it.
 --
 -- uses _periodic.lua
 -- uses common/_time.lua
@@ -23,8 +24,8 @@
 -- ARGV  9 max attempts
 -- ARGV  10 unique key
 -- ARGV  11 the other fields that never change, as text: see jobs/_records.lua
--- Returns when it was enqueued (ms); 0 if it was handled before, or left out; if the limit is exceeded, minus the
--- number of jobs that would wait, with nothing done
+-- Returns when it was enqueued (ms); 0 if it was handled before, left out, or nothing was done; if the limit is
+-- exceeded, minus the number of jobs that would wait, with nothing done
 local records, queue, periodic = records_at(KEYS), queue_at(KEYS, 1), KEYS[21]
 local name, schedule, moment, max_age = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local max_waiting, id, payload = tonumber(ARGV[5]), ARGV[6], ARGV[7]
@@ -37,8 +38,9 @@ local function is_dead_elsewhere(state)
     and not redis.call('ZSCORE', records.finished, id)
 end
 
-local handled, _, enqueued = read_periodic(periodic, name)
-if handled and moment <= handled then
+local handled, known_schedule, enqueued, paused = read_periodic(periodic, name)
+local is_stale = string.find(name, 'schedule:', 1, true) == 1 and known_schedule ~= schedule
+if paused or is_stale or (handled and moment <= handled) then
   return 0
 end
 local missed = max_age > 0 and now - moment >= max_age

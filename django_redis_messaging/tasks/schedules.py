@@ -1,67 +1,52 @@
-"""Periodic tasks: `@periodic` above `@task`, in `tasks.py` of any app; their schedules and occurrences.
+"""Which tasks are enqueued by a schedule: those declared by `@periodic`, and those that `Schedules` stores.
 
     @periodic(cron="0 3 * * *", tz="Europe/Berlin")
     @task
     def tidy_up(): ...
 
-The poller enqueues them; `manage.py periodic_tasks` lists them. The moments at which a task occurs depend on
-its schedule alone, so all pollers agree on them.
+    Schedules().add("report-acme", report, cron="0 6 * * mon", kwargs={"customer": 7})
 
-A HASH in the slot of the backend's jobs has a field for each task: up to which moment its occurrences have
-been handled. The script that enqueues an occurrence moves that moment forward, and refuses occurrences that
-are not after it. So each is enqueued once, by whichever poller is first, whether or not the job or its result
-still exists; and a poller that was suspended can't enqueue what others have handled.
+The poller enqueues them: see occurrences.py. `manage.py periodic_tasks` lists and changes them.
+
+A HASH in the slot of the backend's jobs has the stored schedules, as JSON. Another one has a field for each
+schedule, declared or stored: up to which moment its occurrences have been handled, and whether it is paused.
 """
 
 from __future__ import annotations
 
 import hashlib
 import inspect
-import logging
-import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta, tzinfo
-from functools import partial
-from typing import Any, Literal, NamedTuple, Protocol, TypeVar
-from zoneinfo import ZoneInfo
+from datetime import datetime, timedelta, tzinfo
+from typing import Any, Literal, NamedTuple, TypeVar
+from urllib.parse import unquote
 
-from django.core.checks import CheckMessage, Error, Warning
 from django.utils import timezone
-from django.utils.module_loading import autodiscover_modules
 
-from .. import conf
+from ..core import encoding
 from ..core.commands import batched
-from ..core.operations import Clock, Command, Script, Steps, log_exception
-from ..errors import ConfigurationError, InvalidArgument, MessagingError
-from ..services.common.arguments import Duration, milliseconds
-from ..services.jobs.engine import register_queue
-from ..services.jobs.poller import SWEEP_PAGE, Round, register, rounds_of_slot
+from ..core.encoding import encoded
+from ..core.encoding import name as checked
+from ..core.operations import Clock, Command, Script, Steps, asynchronous, operation
+from ..errors import InvalidArgument, LimitExceeded, ScheduleExists
+from ..services.common.arguments import Duration, request, sequence, timestamp_ms, to_datetime, window
+from ..services.jobs.keys import JobKeys
 from . import records
-from .backend import SHARD, RedisBackend, our_backends
-from .commits import Prepared
-from .compat import Task, task_enqueued
-
-logger = logging.getLogger(__name__)
+from .compat import Task, normalize_json, task_backends
+from .timing import Cron, Every, timing
 
 T = TypeVar("T", bound=Task)
 
 #: what becomes of occurrences that no poller enqueued in time
 Missed = Literal["once", "none"]
 
-#: ms; the shortest interval
-MIN_INTERVAL = 1000
-#: ms; the parts of a long time that are searched for its last occurrence, one after the other
-SPANS = (3_600_000, 86_400_000, 32 * 86_400_000)
-#: ms; no zone changes its offset twice within this time (Morocco does so within five weeks)
-MAX_STEP = 7 * 86_400_000
-#: ms after which an occurrence that was not enqueued is a missed one
-MISSED_AFTER = 60_000
-#: seconds until the next attempt, if Redis or a task fails
-RETRY_INTERVAL = 2.0
-#: seconds between two looks at most, which show that a poller lives
-MAX_INTERVAL = 20.0
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+#: stored schedules of a backend: a poller reads all of them when one has changed
+MAX_SCHEDULES = 500
+#: bytes of a stored schedule
+MAX_BYTES = 8192
+#: beginning of the names of stored schedules among the positions; no declared task has a name with a colon
+STORED = "schedule:"
 
 
 def periodic(
@@ -85,16 +70,11 @@ def periodic(
     Raises InvalidArgument for an invalid schedule, for a task that requires arguments, and for a second
     schedule of one task; ConfigurationError if `cron` is given and the package cronsim is missing.
     """
-    if (cron is None) == (every is None):
-        raise InvalidArgument("periodic needs either cron or every.")
-    if every is not None and tz is not None:
-        raise InvalidArgument("tz needs cron: an interval (every) is the same in all time zones.")
-    if missed not in ("once", "none"):
-        raise InvalidArgument(f"missed must be 'once' or 'none', not {missed!r}.")
-    schedule = Every(every) if every is not None else Cron(cron or "", tz)
+    schedule = timing(cron=cron, every=every, tz=tz)
+    _check_missed(missed)
 
     def register(task: T) -> T:
-        _check(task)
+        _check_declared(task)
         _registered[task.module_path] = PeriodicTask(task, schedule, missed)
         return task
 
@@ -108,33 +88,47 @@ class PeriodicTask:
     task: Task
     schedule: Cron | Every
     missed: Missed
+    args: Sequence[Any] = ()
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    #: of a stored schedule: STORED and its encoded name, and its JSON
+    stored_as: str = ""
+    record: str = ""
 
     @property
     def name(self) -> str:
-        """The dotted name of the task."""
-        return str(self.task.module_path)
+        """The name of its position: the dotted name of a declared task."""
+        return self.stored_as or str(self.task.module_path)
 
     @property
     def fingerprint(self) -> str:
-        """Changes with the schedule, and with the time zone of the site if it uses that."""
-        text = f"{self.schedule} {self.schedule.zone if isinstance(self.schedule, Cron) else ''}"
-        return hashlib.sha256(text.encode()).hexdigest()[:8]
+        """Changes with the schedule, and with the time zone of the site if it uses that. Of a stored
+        schedule, a second part changes with anything else."""
+        zone = self.schedule.zone if isinstance(self.schedule, Cron) else ""
+        timing = _digest(f"{self.schedule} {zone}")
+        return f"{timing}-{_digest(self.record)}" if self.record else timing
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
 #: by the dotted name of the task
 _registered: dict[str, PeriodicTask] = {}
-#: key of the HASH → server's clock (ms) when this process read it first: a changed schedule applies from then
-_began: dict[str, int] = {}
 
 
-def _check(task: Task) -> None:
+def _check_missed(missed: str) -> None:
+    if missed not in ("once", "none"):
+        raise InvalidArgument(f"missed must be 'once' or 'none', not {missed!r}.")
+
+
+def _check_declared(task: Task) -> None:
     if not isinstance(task, Task):
         raise TypeError(f"periodic must be placed above @task: {task!r} is not a task.")
     known = _registered.get(task.module_path)
     if known is not None and known.task.func is task.func:  # a reloaded module has a new function
         raise InvalidArgument(f"{known.name} has a schedule already: define a second task.")
     try:
-        inspect.signature(task.func).bind(*([None] if task.takes_context else []))
+        _bind(task)
     except TypeError as error:
         raise InvalidArgument(
             f"A periodic task is called without arguments, but {task.module_path} has parameters without "
@@ -142,357 +136,377 @@ def _check(task: Task) -> None:
         ) from error
 
 
+def _bind(task: Task, *args: Any, **kwargs: Any) -> None:
+    """Raise TypeError if the task can't be called with these arguments."""
+    inspect.signature(task.func).bind(*([None] if task.takes_context else []), *args, **kwargs)
+
+
 def periodic_tasks() -> list[PeriodicTask]:
-    """The periodic tasks of all imported modules, by name."""
+    """The declared tasks of all imported modules, by name."""
     return sorted(_registered.values(), key=lambda one: one.name)
 
 
-def tasks_of(backend: RedisBackend) -> list[PeriodicTask]:
-    """The periodic tasks of a backend."""
-    return [one for one in periodic_tasks() if one.task.backend == backend.alias]
+def tasks_of(alias: str) -> list[PeriodicTask]:
+    """The declared tasks of a backend."""
+    return [one for one in periodic_tasks() if one.task.backend == alias]
 
 
-def never_enqueued() -> list[PeriodicTask]:
-    """The periodic tasks that no poller enqueues, since their backend is not a RedisBackend."""
-    ours = {backend.alias for backend in our_backends()}
-    return [one for one in periodic_tasks() if one.task.backend not in ours]
+class Position(NamedTuple):
+    """How far a schedule is, in ms; 0 for never."""
+
+    handled: int = 0
+    enqueued: int = 0
+    #: when it was paused
+    paused: int = 0
 
 
-def discover() -> None:
-    """Import `tasks` of each installed app that has one."""
-    autodiscover_modules("tasks")
-
-
-def check_periodic_tasks() -> list[CheckMessage]:
-    """Check the periodic tasks. If TASKS has a backend of this app, import `tasks.py` of all apps first."""
-    try:
-        if our_backends():
-            discover()
-    except MessagingError as error:
-        return [
-            Error(
-                f"tasks.py of an installed app can't be imported: {error}",
-                hint="Correct the schedule that @periodic is given, or install what it needs.",
-                id="messaging.E010",
-            )
-        ]
-    return [
-        Warning(
-            f"The periodic task {one.name} is never enqueued: its backend {one.task.backend!r} is not a "
-            "RedisBackend.",
-            hint=f"Define it with @task(backend=…) of a RedisBackend, or change TASKS[{one.task.backend!r}].",
-            id="messaging.W013",
-        )
-        for one in never_enqueued()
-    ]
-
-
-def aliases() -> list[str]:
-    """The CACHES aliases of the backends."""
-    return [backend.using for backend in our_backends()]
-
-
-@register(aliases)
-def enqueue_periodic_tasks(using: str) -> Iterable[Round]:
-    """One round for each backend that has periodic tasks."""
-    for backend in _backends_at(using):
-        if found := tasks_of(backend):
-            key, steps = backend.engine.keys.periodic, partial(enqueue_due, backend, found)
-            # not once a second: with its own duration added, that skips an occurrence of every=1 at times
-            yield Round(key, using, steps, min_interval=0)
-
-
-@register(aliases)
-def tasks(using: str) -> Iterable[Round]:
-    """One round for each page of a backend's queues: QUEUES, or if that is empty, those that something was
-    enqueued to."""
-    for backend in _backends_at(using):
-        engine = backend.engine
-        if not backend.queue_names:
-            yield from rounds_of_slot(using, engine, engine.keys.queues)
-        for page in batched(backend.queue_names, SWEEP_PAGE):
-            yield Round((engine.keys.tag, page), using, partial(engine.sweep, page))
-
-
-def _backends_at(using: str) -> list[RedisBackend]:
-    return [backend for backend in our_backends() if backend.using == using]
-
-
-def enqueue_due(backend: RedisBackend, tasks: Sequence[PeriodicTask]) -> Steps[float]:
-    """Enqueue what is due; returns the seconds until the next occurrence, at most MAX_INTERVAL."""
-    key, soonest = backend.engine.keys.periodic, None
-    words = [word for one in tasks for word in (one.name, one.fingerprint)]
-    try:
-        now, *handled = yield Script("tasks/periodic_look", [key], [_began.get(key, 0), *words])
-        _began[key] = min(_began.get(key, now), now)  # the clock may have been set back since
-        for one, since in zip(tasks, handled, strict=True):
-            moment = one.schedule.latest(since, now)
-            if moment is not None:
-                yield from _enqueue(backend, one, moment)
-            upcoming = one.schedule.next(now)
-            if upcoming is not None:
-                soonest = min(upcoming, soonest or upcoming)
-    except InvalidArgument:  # such as PREFIX: no retry helps
-        raise
-    except MessagingError as error:
-        logger.warning(
-            "Enqueueing periodic tasks of the backend %r failed, retrying in %.1f s: %s",
-            backend.alias, RETRY_INTERVAL, error,
-        )  # fmt: skip
-        return RETRY_INTERVAL
-    return MAX_INTERVAL if soonest is None else min((soonest - now) / 1000, MAX_INTERVAL)
-
-
-def _enqueue(backend: RedisBackend, one: PeriodicTask, moment: int) -> Steps[None]:
-    """Enqueue an occurrence, unless that has been done."""
-    try:
-        result, job = _prepared(backend, one, moment)
-    except Exception as error:  # such as one of a function of the task that returns its unique key
-        message = "Enqueueing the periodic task %s failed, retrying at the next poll."
-        log_exception(logger, error, message, one.name)
-        return
-    queue, limit = one.task.queue_name, conf.current().JOB_MAX_WAITING
-    keys = [*backend.engine.keys.queue(queue).with_records, backend.engine.keys.periodic]
-    max_age = MISSED_AFTER if one.missed == "none" else 0
-    words = (one.name, one.fingerprint, moment, max_age, limit)
-    fields = (job.id, job.payload, job.priority, job.max_attempts, job.unique, job.more)
-    pushed = yield Script("tasks/periodic_push", keys, (*words, *fields))
-    if pushed < 0:
-        logger.warning(
-            "Enqueueing the periodic task %s failed, retrying at the next poll: the queue %r is full "
-            "(JOB_MAX_WAITING: %d).", one.name, queue, limit,
-        )  # fmt: skip
-    elif pushed > 0:
-        if not backend.queue_names:
-            yield from register_queue(backend.using, backend.engine.keys.queues, queue)
-        object.__setattr__(result, "enqueued_at", records.moment(pushed))
-        task_enqueued.send_robust(type(backend), task_result=result)
-
-
-def _prepared(backend: RedisBackend, one: PeriodicTask, moment: int) -> Prepared:
-    """The result and the job of an occurrence, which is their run_after."""
-    task = one.task.using(run_after=records.moment(moment))
-    return backend.prepared(task, occurrence_id(one.name, moment))
-
-
-def occurrence_id(name: str, moment: int) -> str:
-    """The id of the job of an occurrence.
-
-    >>> len(occurrence_id("site.tasks.tidy_up", 1_790_000_000_000))
-    32
-    """
-    return SHARD + hashlib.sha256(f"{name} {moment}".encode()).hexdigest()[:31]
-
-
-class Seen(NamedTuple):
-    """What Redis knows about a periodic task, in ms; 0 for never."""
-
-    handled: int
-    enqueued: int
-
-
-def read(backend: RedisBackend, tasks: Sequence[PeriodicTask]) -> Steps[tuple[int, list[Seen]]]:
-    """The server's clock (ms), and what Redis knows about these tasks."""
-    key, names = backend.engine.keys.periodic, [one.name for one in tasks]
-    clock, found = yield [Clock(key), Command("HMGET", key, *names, reads=True)]
-    return Clock.milliseconds(clock), [_seen(value) for value in found]
-
-
-def _seen(value: bytes | None) -> Seen:
+def parse_position(value: bytes | None) -> Position:
     """A field in the format of _periodic.lua."""
     if value is None:
-        return Seen(0, 0)
-    handled, _, enqueued = value.split()
-    return Seen(int(handled), int(enqueued))
+        return Position()
+    handled, _, enqueued, *paused = value.split()
+    return Position(int(handled), int(enqueued), int(paused[0].removeprefix(b"paused=")) if paused else 0)
 
 
-def silence(backend: RedisBackend) -> Steps[float]:
-    """Seconds since a poller looked at the periodic tasks of a backend; if none has, since the first call of
-    this function."""
-    key = backend.engine.keys.periodic
-    clock, found = yield [Clock(key), Command("HGET", key, "polled", reads=True)]
-    now, polled = Clock.milliseconds(clock), int(found or 0)
-    if 0 < polled <= now:
-        return (now - polled) / 1000
-    yield Command("HSET", key, "polled", now)  # nor does a look count from before the clock was set back
-    return 0.0
+def parse_stored(alias: str, stored_as: str, record: bytes) -> PeriodicTask:
+    """A stored schedule. Raises any exception if this code doesn't know its task or can't read it."""
+    [values] = encoding.loads_all([record])
+    task = records.find_task(values["task"])
+    return PeriodicTask(
+        task.using(backend=alias, queue_name=values["queue_name"], priority=values["priority"]),
+        timing(cron=values.get("cron"), every=values.get("every"), tz=values.get("tz")),
+        values["missed"],
+        values["args"],
+        values["kwargs"],
+        stored_as,
+        record.decode(),
+    )
 
 
-class Schedule(Protocol):
-    """When a periodic task occurs."""
+def _record(task: Task, when: Cron | Every, missed: str, args: Any, kwargs: Any) -> str:
+    """The JSON of a schedule; raises LimitExceeded if it is too long."""
+    timing: dict[str, Any] = (
+        {"every": when.seconds}
+        if isinstance(when, Every)
+        else {"cron": when.expression, "tz": when.zone_name or timezone.get_default_timezone_name()}
+    )
+    more = {"missed": missed, "queue_name": task.queue_name, "priority": task.priority}
+    record = encoding.dumps(
+        {"task": task.module_path, **timing, **more, "args": args, "kwargs": kwargs}, "arguments"
+    )
+    if (size := len(record.encode())) > MAX_BYTES:
+        raise LimitExceeded("a stored schedule with its arguments (bytes)", limit=MAX_BYTES, actual=size)
+    return record
 
-    @property
-    def zone(self) -> tzinfo:
-        """The time zone in which its times are shown."""
-        ...
 
-    def next(self, after: int) -> int | None:
-        """The first occurrence after a moment; None if there is none."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduleInfo:
+    """A schedule, and how far it is."""
 
-    def latest(self, since: int, until: int) -> int | None:
-        """The last occurrence after `since` that is not after `until`, or None."""
+    name: str
+    #: dotted name of the task
+    task: str
+    #: whether the code declares it, by @periodic; else it is stored
+    declared: bool
+    #: the cron expression, or else the interval
+    cron: str | None = None
+    every: timedelta | None = None
+    #: time zone of the cron expression
+    tz: str | None = None
+    missed: Missed = "once"
+    args: Sequence[Any] = ()
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    backend: str = "default"
+    queue_name: str = "default"
+    priority: int = 0
+    #: when it was paused; None: it is not paused
+    paused_at: datetime | None = None
+    #: the occurrence that was enqueued last
+    enqueued: datetime | None = None
+    #: why this code can't enqueue it, such as an unknown task
+    problem: str | None = None
+    #: when this was read, by the server's clock
+    read_at: datetime
+
+    def next_times(self, count: int = 1) -> list[datetime]:
+        """The next occurrences, in the time zone of the schedule; none while it is paused or has a
+        problem."""
+        if self.paused_at is not None or self.problem is not None:
+            return []
+        when, moments = timing(cron=self.cron, every=self.every, tz=self.tz), list[int]()
+        while len(moments) < count:
+            moment = when.next(moments[-1] if moments else timestamp_ms(self.read_at, "read_at"))
+            if moment is None:
+                break
+            moments.append(moment)
+        return [to_datetime(moment).astimezone(when.zone) for moment in moments]
 
 
-@dataclass(frozen=True)
-class Every:
-    """At the multiples of an interval since 1970-01-01 00:00 UTC: clock changes don't affect it.
+def info(one: PeriodicTask, position: Position, now: int, problem: str | None = None) -> ScheduleInfo:
+    """What is known about a schedule at a moment (ms)."""
+    when = one.schedule
+    return ScheduleInfo(
+        name=_name_of(one.stored_as) or one.name,
+        task=one.task.module_path,
+        declared=not one.stored_as,
+        cron=when.expression if isinstance(when, Cron) else None,
+        every=timedelta(seconds=when.seconds) if isinstance(when, Every) else None,
+        tz=str(when.zone) if isinstance(when, Cron) else None,
+        missed=one.missed,
+        args=one.args,
+        kwargs=one.kwargs,
+        backend=one.task.backend,
+        queue_name=one.task.queue_name,
+        priority=one.task.priority,
+        paused_at=_shown(position.paused, when.zone),
+        enqueued=_shown(position.enqueued, when.zone),
+        problem=problem,
+        read_at=to_datetime(now),
+    )
 
-    >>> schedule = Every(timedelta(minutes=10))
-    >>> str(schedule), schedule.next(600_000), schedule.latest(0, 1_799_999)
-    ('every 0:10:00', 1200000, 1200000)
+
+def _stored_info(alias: str, stored_as: str, record: bytes, position: Position, now: int) -> ScheduleInfo:
+    """As `info`, of a stored schedule that this code may not be able to enqueue."""
+    try:
+        return info(parse_stored(alias, stored_as, record), position, now)
+    except Exception as error:  # a module may raise anything while it is imported
+        problem = str(error)
+    try:
+        [values] = encoding.loads_all([record])
+    except ValueError:
+        values = {}
+    known = {
+        key: values[key]
+        for key in ("cron", "tz", "missed", "args", "kwargs", "queue_name", "priority")
+        if key in values
+    }
+    return ScheduleInfo(
+        name=_name_of(stored_as),
+        task=values.get("task", ""),
+        declared=False,
+        every=timedelta(seconds=values["every"]) if "every" in values else None,
+        backend=alias,
+        paused_at=_shown(position.paused, timezone.get_default_timezone()),
+        enqueued=_shown(position.enqueued, timezone.get_default_timezone()),
+        problem=problem,
+        read_at=to_datetime(now),
+        **known,
+    )
+
+
+def _shown(ms: int, zone: tzinfo) -> datetime | None:
+    return to_datetime(ms).astimezone(zone) if ms else None
+
+
+def _name_of(stored_as: str) -> str:
+    return unquote(stored_as.removeprefix(STORED))
+
+
+class Schedules:
+    """The schedules of a backend of TASKS. Those declared by `@periodic` can be paused, and those that are
+    stored here also added, changed and removed, at run time.
+
+        schedules = Schedules()
+        schedules.add("report-acme", report, cron="0 6 * * mon", tz="Europe/Berlin", kwargs={"customer": 7})
+        schedules.change("report-acme", cron="30 6 * * mon")
+        schedules.pause("report-acme")
+
+    Pollers notice a change at their next look. Once a change, a pause or a removal has returned, no
+    occurrence is enqueued by the old values.
     """
 
-    interval: Duration
-    _ms: int = field(init=False, repr=False)
+    def __init__(self, backend: str = "default") -> None:
+        found = task_backends[backend]
+        if not isinstance(getattr(type(found), "schedules", None), property):
+            raise InvalidArgument(f"TASKS[{backend!r}] is not a RedisBackend: only those have schedules.")
+        self._backend = found
+        self._using: str = found.using
 
-    def __post_init__(self) -> None:
-        ms = milliseconds(self.interval, "every", minimum=MIN_INTERVAL)
-        object.__setattr__(self, "_ms", ms)
+    @operation
+    def add(
+        self,
+        name: str,
+        task: Task,
+        *,
+        cron: str | None = None,
+        every: Duration | None = None,
+        tz: str | None = None,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        missed: Missed = "once",
+        replace: bool = False,
+    ) -> Steps[None]:
+        """Store a schedule by which the poller enqueues a task with these arguments, from now on.
 
-    def __str__(self) -> str:
-        return f"every {timedelta(milliseconds=self._ms)}"
+        `cron`, `every`, `tz` and `missed` are those of `periodic`; a time zone of None is stored as the
+        site's current one. The queue and the priority are those of the task: pass
+        `task.using(queue_name=..., priority=...)` for others. With `replace`, the values of an existing
+        schedule of this name are replaced; whether it is paused stays as it is. A repeat with the same values
+        changes nothing.
 
-    @property
-    def zone(self) -> tzinfo:
-        """The site's time zone."""
-        return timezone.get_default_timezone()
-
-    def next(self, after: int) -> int:
-        """The first occurrence after a moment."""
-        return (after // self._ms + 1) * self._ms
-
-    def latest(self, since: int, until: int) -> int | None:
-        """The last occurrence after `since` that is not after `until`, or None."""
-        found = until - until % self._ms
-        return found if found > since else None
-
-
-@dataclass(frozen=True)
-class Cron:
-    """At the times of a cron expression, in a time zone; None: the site's.
-
-    Clock changes are handled as by Debian's cron. If the expression has a fixed hour and minute, an
-    occurrence in the hour that is skipped in spring takes place right after it, and one in the hour that is
-    repeated in autumn takes place once, the first time. If its minute or hour begins with `*`, it follows the
-    clock: it occurs in both passes of the repeated hour, and not in the skipped one.
-
-    >>> schedule = Cron("30 2 * * *", "Europe/Berlin")
-    >>> (_EPOCH + timedelta(milliseconds=schedule.next(0))).isoformat()
-    '1970-01-01T01:30:00+00:00'
-    """
-
-    expression: str
-    zone_name: str | None = None
-    _zone: ZoneInfo | None = field(init=False, repr=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "_zone", _zone(self.zone_name))
-        if not isinstance(self.expression, str):
-            raise TypeError(f"cron must be a str, not {type(self.expression).__name__}.")
-        if len(self.expression.split()) != 5:
-            raise InvalidArgument(
-                f"cron must have 5 fields, minute, hour, day of the month, month and day of the week, not "
-                f"{self.expression!r}."
+        Raises InvalidArgument or TypeError for invalid values, InvalidTask for a task that a poller could not
+        find, ScheduleExists, and LimitExceeded for more than 500 schedules, or 8 KiB for one.
+        """
+        stored_as = STORED + encoded(checked(name, "name"))
+        if any(one.name == name for one in tasks_of(self._backend.alias)):
+            raise InvalidArgument(f"{name} is the name of a task that has @periodic: choose another name.")
+        self._check_task(task)
+        when = timing(cron=cron, every=every, tz=tz)
+        record = _checked_record(task, when, missed, args, kwargs or {})
+        if not (yield from self._put(stored_as, record, "*" if replace else "")):
+            raise ScheduleExists(
+                f"A schedule {name!r} exists already, with other values: choose another name, or call "
+                "change() or add(..., replace=True)."
             )
-        simulator, error_class = _cronsim()
-        try:
-            found = next(simulator(self.expression, datetime.fromtimestamp(time.time(), UTC)), None)
-        except error_class as error:
-            raise InvalidArgument(f"cron has an invalid value, {self.expression!r}: {error}.") from error
-        if found is None:
-            raise InvalidArgument(f"cron never occurs within 50 years: {self.expression!r}.")
 
-    def __str__(self) -> str:
-        return self.expression
+    aadd = asynchronous(add)
+
+    @operation
+    def change(
+        self,
+        name: str,
+        *,
+        task: Task | None = None,
+        cron: str | None = None,
+        every: Duration | None = None,
+        tz: str | None = None,
+        args: Sequence[Any] | None = None,
+        kwargs: Mapping[str, Any] | None = None,
+        missed: Missed | None = None,
+    ) -> Steps[bool]:
+        """Change the given values of a stored schedule; None leaves a value as it is. Returns False if no
+        schedule of this name is stored.
+
+        A new `cron`, `every` or `tz` applies from now on: no earlier time is made up for. Raises what `add`
+        raises.
+        """
+        if task is not None:
+            self._check_task(task)
+        stored_as = STORED + encoded(checked(name, "name"))
+        while True:  # repeated if another client changes it in between
+            known = yield Command("HGET", self._keys.schedules, _name_in(stored_as), reads=True)
+            if known is None:
+                return False
+            old = parse_stored(self._backend.alias, stored_as, known)
+            record = _checked_record(
+                old.task if task is None else task,
+                _changed_timing(old.schedule, cron, every, tz),
+                old.missed if missed is None else missed,
+                old.args if args is None else args,
+                old.kwargs if kwargs is None else kwargs,
+            )
+            if (yield from self._put(stored_as, record, old.record)):
+                return True
+
+    achange = asynchronous(change)
+
+    @operation
+    def pause(self, name: str) -> Steps[bool]:
+        """Enqueue no occurrences of a schedule, stored or declared, until it is resumed. Returns False if
+        there is no such schedule."""
+        return (yield from self._set_paused(name, 1))
+
+    apause = asynchronous(pause)
+
+    @operation
+    def resume(self, name: str) -> Steps[bool]:
+        """Enqueue the occurrences of a paused schedule from now on; those before are left out. Returns False
+        if there is no such schedule."""
+        return (yield from self._set_paused(name, 0))
+
+    aresume = asynchronous(resume)
+
+    @operation
+    def remove(self, name: str) -> Steps[bool]:
+        """Delete a stored schedule. Calls that were enqueued stay. Returns False if it is not stored."""
+        field, keys = encoded(checked(name, "name")), self._keys
+        words = (field, STORED + field, request(None), window())
+        found = yield Script("tasks/schedules_remove", [keys.schedules, keys.periodic, *keys.requests], words)
+        return bool(found)
+
+    aremove = asynchronous(remove)
+
+    @operation
+    def all(self) -> Steps[list[ScheduleInfo]]:
+        """All schedules by name: the stored ones, and those declared in modules that this process has
+        imported."""
+        keys, alias = self._keys, self._backend.alias
+        clock, stored, positions = yield [
+            Clock(keys.periodic),
+            Command("HGETALL", keys.schedules, reads=True),
+            Command("HGETALL", keys.periodic, reads=True),
+        ]
+        now, values = Clock.milliseconds(clock), {name.decode(): text for name, text in batched(positions, 2)}
+        found = [info(one, parse_position(values.get(one.name)), now) for one in tasks_of(alias)]
+        for name, record in batched(stored, 2):
+            stored_as = STORED + name.decode()
+            position = parse_position(values.get(stored_as))
+            found.append(_stored_info(alias, stored_as, record, position, now))
+        return sorted(found, key=lambda one: one.name)
+
+    aall = asynchronous(all)
 
     @property
-    def zone(self) -> tzinfo:
-        """Its time zone."""
-        return self._zone or timezone.get_default_timezone()
+    def _keys(self) -> JobKeys:
+        """Looked up anew each time: PREFIX may be a callable (tenants)."""
+        keys: JobKeys = self._backend.engine.keys
+        return keys
 
-    def next(self, after: int) -> int | None:
-        """The first occurrence after a moment; None if there is none within 50 years."""
-        if self._follows_clock:
-            return self._next_by_clock(after)
-        simulator, _ = _cronsim()
-        local = (_EPOCH + timedelta(milliseconds=after)).astimezone(self.zone)
-        for found in simulator(self.expression, local):
-            ms: int = (found - _EPOCH) // timedelta(milliseconds=1)
-            if ms > after:  # in a repeated hour, the simulator may begin with the first pass
-                return ms
-        return None
+    def _check_task(self, task: Task) -> None:
+        """Raise if a poller could not find the task by its name, or find another one."""
+        if not isinstance(task, Task):
+            raise TypeError(f"task must be a task, which @task returns, not {type(task).__name__}.")
+        alias = self._backend.alias
+        if task.backend != alias:
+            raise InvalidArgument(f"task must be a task of the backend {alias!r}, not of {task.backend!r}.")
+        own = records.find_task(task.module_path)
+        if task != own.using(backend=alias, queue_name=task.queue_name, priority=task.priority):
+            raise InvalidArgument(
+                "Of the values given to using(), a schedule stores queue_name and priority only: give the "
+                "others to @task."
+            )
 
-    @property
-    def _follows_clock(self) -> bool:
-        minute, hour, *_ = self.expression.split()
-        return minute.startswith("*") or hour.startswith("*")
+    def _put(self, stored_as: str, record: str, replaced: str) -> Steps[bool]:
+        """Store a schedule in place of a record; "": of none; "*": of any. False if there is another one."""
+        one = parse_stored(self._backend.alias, stored_as, record.encode())
+        words = (_name_in(stored_as), stored_as, record, one.fingerprint, replaced, MAX_SCHEDULES)
+        stored: int = yield Script("tasks/schedules_put", [self._keys.schedules, self._keys.periodic], words)
+        if stored < 0:
+            raise LimitExceeded("stored schedules of a backend", limit=MAX_SCHEDULES, actual=-stored)
+        return bool(stored)
 
-    def _next_by_clock(self, after: int) -> int | None:
-        """Search the times between two clock changes, which have one offset from UTC, one after the other:
-        the simulator leaves out occurrences after a change by half an hour."""
-        simulator, _ = _cronsim()
-        while True:
-            offset = self._offset(after + 1)
-            local = (_EPOCH + timedelta(milliseconds=after + offset)).replace(tzinfo=None)
-            found = next(simulator(self.expression, local), None)
-            if found is None:
-                return None
-            ms: int = (found.replace(tzinfo=UTC) - _EPOCH) // timedelta(milliseconds=1) - offset
-            change = self._clock_change(after + 1, ms)
-            if change is None:
-                return ms
-            after = change - 1
-
-    def _clock_change(self, since: int, until: int) -> int | None:
-        """The first moment after `since`, and not after `until`, at which the offset changes, or None."""
-        offset = self._offset(since)
-        while since < until:
-            end = min(since + MAX_STEP, until)
-            if self._offset(end) == offset:
-                since = end
-                continue
-            while end - since > 1:
-                middle = (since + end) // 2
-                since, end = (middle, end) if self._offset(middle) == offset else (since, middle)
-            return end
-        return None
-
-    def _offset(self, moment: int) -> int:
-        """The offset from UTC at a moment: ms."""
-        offset = (_EPOCH + timedelta(milliseconds=moment)).astimezone(self.zone).utcoffset()
-        return 0 if offset is None else offset // timedelta(milliseconds=1)
-
-    def latest(self, since: int, until: int) -> int | None:
-        """The last occurrence after `since` that is not after `until`, or None."""
-        for span in (*SPANS, until - since):
-            begin = max(since, until - span)
-            found, following = None, self.next(begin)
-            while following is not None and following <= until:
-                found, following = following, self.next(following)
-            if found is not None or begin == since:
-                return found
-        return None
+    def _set_paused(self, name: str, paused: int) -> Steps[bool]:
+        field, keys = encoded(checked(name, "name")), self._keys
+        declared = [one for one in tasks_of(self._backend.alias) if one.name == name]
+        words = (field, STORED + field, paused, len(declared))
+        return bool((yield Script("tasks/schedules_pause", [keys.schedules, keys.periodic], words)))
 
 
-def _zone(name: str | None) -> ZoneInfo | None:
-    if name is None:
-        return None
-    if not isinstance(name, str):
-        raise TypeError(f"tz must be the name of a time zone, or None, not {type(name).__name__}.")
+def _name_in(stored_as: str) -> str:
+    """The name of a schedule in the HASH of stored ones."""
+    return stored_as.removeprefix(STORED)
+
+
+def _checked_record(
+    task: Task, when: Cron | Every, missed: Missed, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> str:
+    """The JSON of a schedule; raises for arguments that don't fit the task."""
+    _check_missed(missed)
+    if not isinstance(kwargs, Mapping):
+        raise TypeError(f"kwargs must be a dict, not {type(kwargs).__name__}.")
+    positional, named = normalize_json(list(sequence(args, "args"))), normalize_json(dict(kwargs))
     try:
-        return ZoneInfo(name)
-    except (ValueError, OSError, KeyError) as error:  # ZoneInfoNotFoundError is a KeyError
-        raise InvalidArgument(
-            f"tz must be the name of a time zone, such as 'Europe/Berlin', not {name!r}."
-        ) from error
+        _bind(task, *positional, **named)
+    except TypeError as error:
+        raise InvalidArgument(f"{task.module_path} can't be called with these arguments: {error}.") from error
+    return _record(task, when, missed, positional, named)
 
 
-def _cronsim() -> tuple[Callable[[str, datetime], Any], type[Exception]]:
-    try:
-        from cronsim import CronSim, CronSimError
-    except ImportError as error:
-        raise ConfigurationError(
-            "cron needs the package cronsim: pip install 'django-redis-messaging[periodic]'. "
-            "Schedules with every= work without it."
-        ) from error
-    return CronSim, CronSimError
+def _changed_timing(
+    old: Cron | Every, cron: str | None, every: Duration | None, tz: str | None
+) -> Cron | Every:
+    if cron is None and every is None and tz is None:
+        return old
+    if every is None and isinstance(old, Cron):
+        return Cron(old.expression if cron is None else cron, old.zone_name if tz is None else tz)
+    return timing(cron=cron, every=every, tz=tz)

@@ -465,7 +465,7 @@ class TestUniqueKeys:
 @pytest.mark.timing
 def test_silent_workers_are_removed_by_the_heartbeats_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
     def beat(worker: str) -> set[bytes]:
-        engine().beat(worker, consumed=True, started=0, running=0, done=0)
+        engine().beat(worker, consumed=True, started=0, running=0, done=0, ended={})
         return set(server().hkeys(keys().workers))
 
     monkeypatch.setattr(engine_module, "HEARTBEAT_TIMEOUT", 200)

@@ -407,7 +407,7 @@ class TestFullMemory:
         assert counts(queue) == (0, 0, 3, 2)
         engine = Performed(queue._engine, conf.alias())
         for _ in range(2):
-            engine.beat("worker", consumed=True, started=0, running=1, done=2)
+            engine.beat("worker", consumed=True, started=0, running=1, done=2, ended={"jobs": 2})
         assert server().hkeys(queue._engine.keys.workers) == [b"worker"]
         with pytest.raises(Unavailable):
             queue.push("more")

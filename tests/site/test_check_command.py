@@ -296,8 +296,8 @@ def test_async_operations(own_prefix: str) -> None:
         await clients.aclose()
         return found
 
-    engine().beat("w", consumed=True, started=0, running=2, done=3)
-    timers().beat("l", consumed=False, started=1, running=0, done=0)
+    engine().beat("w", consumed=True, started=0, running=2, done=3, ended={"default": 3})
+    timers().beat("l", consumed=False, started=1, running=0, done=0, ended={})
     [[worker], [listener]] = asyncio.run(check())
     assert (worker.id, worker.running, worker.alive) == ("w", 2, True)
     assert (listener.id, listener.alive) == ("l", False)

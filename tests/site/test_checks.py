@@ -32,7 +32,7 @@ from django_redis_messaging.web import limits
 pytestmark = pytest.mark.versions
 
 #: modules with checks of the layers above
-OUTSIDE = ("middleware.py", "tasks/schedules.py")
+OUTSIDE = ("middleware.py", "tasks/occurrences.py")
 LOCMEM = {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"}
 
 

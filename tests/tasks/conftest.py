@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 from django.conf import settings as django_settings
@@ -21,9 +22,12 @@ from django_redis_messaging.devserver.server import EmbeddedServer
 from django_redis_messaging.services.jobs import engine as jobs_engine
 from django_redis_messaging.services.jobs import poller as jobs_poller
 from django_redis_messaging.services.jobs import worker as jobs_worker
+from django_redis_messaging.tasks import occurrences
+from django_redis_messaging.tasks.compat import task_enqueued
 
 from ..support.processes import Start, commands
 from ..support.server import change, until
+from ..support.workers import receiving
 from . import jobs
 
 #: sets OPTIONS of the backend under test
@@ -42,6 +46,21 @@ def reset_jobs() -> Iterator[None]:
     jobs.meeting.reset()
     yield
     jobs.go.set()
+
+
+@pytest.fixture(autouse=True)
+def new_poller(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each test begins as a process that has not polled yet."""
+    monkeypatch.setattr(occurrences, "_began", {})
+    monkeypatch.setattr(occurrences, "_stored", {})
+
+
+@pytest.fixture
+def sent() -> Iterator[list[Any]]:
+    """The results of the calls that the test enqueues, from the signal."""
+    results: list[Any] = []
+    with receiving(task_enqueued, lambda task_result, **_: results.append(task_result)):
+        yield results
 
 
 @pytest.fixture

@@ -429,16 +429,18 @@ NOT_PAUSED: dict[str, Any] = {"paused": None, "paused_tasks": {}}
 
 def expected_row(queue: str, **counts: int) -> dict[str, Any]:
     none = dict.fromkeys(("ready", "delayed", "leased", "dead"), 0)
-    return {"queue": queue, **none, "oldest_age": None, "parked": 0, **counts, **NOT_PAUSED}
+    rates = {"oldest_age": None, "throughput": 0.0, "time_to_drain": 0.0}
+    return {"queue": queue, **none, **rates, "parked": 0, **counts, **NOT_PAUSED}
 
 
 class TestStats:
     def test_task_queues_are_listed_while_empty(self) -> None:
         lines = output_of("messaging_stats").splitlines()
-        assert lines[0].split() == ["queue", "ready", "delayed", "leased", "dead", "oldest_age", "parked"]
+        counts = ["ready", "delayed", "leased", "dead", "parked"]
+        assert lines[0].split() == ["queue", *counts, "oldest_age", "throughput", "time_to_drain"]
         assert [line.split() for line in lines[1:]] == [
-            ["tasks", "default/default", "0", "0", "0", "0", "-", "0"],
-            ["tasks", "default/other", "0", "0", "0", "0", "-", "0"],
+            ["tasks", "default/default", "0", "0", "0", "0", "0", "-", "0.0/s", "0.0", "s"],
+            ["tasks", "default/other", "0", "0", "0", "0", "0", "-", "0.0/s", "0.0", "s"],
         ]
 
     def test_no_queues(self, settings: Settings) -> None:
@@ -457,8 +459,10 @@ class TestStats:
         jobs.noop.using(queue_name="other", run_after=later()).enqueue()
         mail, default, other = json.loads(output_of("messaging_stats", "--json"))
         age = mail.pop("oldest_age")
-        counts = {"ready": 1, "delayed": 1, "leased": 1, "dead": 1, "parked": 0}
-        assert mail == {"queue": "mail", **counts, **NOT_PAUSED}
+        assert mail == {
+            "queue": "mail", "ready": 1, "delayed": 1, "leased": 1, "dead": 1, "parked": 0,
+            "throughput": 0.0, "time_to_drain": None, **NOT_PAUSED,
+        }  # fmt: skip
         assert 0 < age < time.monotonic() - began + 0.002  # the server counts in ms
         assert default == expected_row("tasks default/default", dead=1)
         assert other == expected_row("tasks default/other", delayed=1)
@@ -473,7 +477,7 @@ class TestStats:
         DelayQueue("a").push_many(list(range(1000)))
         head, first, *others = output_of("messaging_stats").splitlines()
         assert first.split()[:5] == ["a", "1000", "0", "0", "0"]
-        assert first.split()[6:] == ["s", "0"]
+        assert first.endswith(" s       0.0/s              -")
         assert {len(line) for line in (head, first, *others)} == {len(head)}
 
 

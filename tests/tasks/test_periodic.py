@@ -23,26 +23,19 @@ from pytest_django import Settings
 
 from django_redis_messaging import ConfigurationError, InvalidArgument, Unavailable, conf
 from django_redis_messaging.core.clients import execute
-from django_redis_messaging.core.operations import Steps, perform
+from django_redis_messaging.core.operations import Steps
 from django_redis_messaging.management import loops
 from django_redis_messaging.services.jobs.poller import AliasPoller
-from django_redis_messaging.tasks import RedisTask, periodic, schedules
-from django_redis_messaging.tasks.compat import task_enqueued
-from django_redis_messaging.tasks.schedules import (
-    Cron,
-    Every,
-    Schedule,
-    Seen,
-    enqueue_due,
-    occurrence_id,
-    read,
-    tasks_of,
-)
+from django_redis_messaging.tasks import RedisTask, occurrences, periodic
+from django_redis_messaging.tasks.occurrences import enqueue_due, occurrence_id
+from django_redis_messaging.tasks.schedules import Position, tasks_of
+from django_redis_messaging.tasks.timing import Cron, Every, Schedule
 from tests.site.test_checks import found
 
 from ..support.processes import Start
+from ..support.schedules import enqueued, poll, position
 from ..support.server import change, server, server_ms, until
-from ..support.workers import DUMMY, at_work, backend, burst, counts, engine, keys, receiving
+from ..support.workers import DUMMY, at_work, backend, burst, counts, engine, keys
 from . import jobs
 from .conftest import Configure
 from .test_poller import Clock, polling
@@ -55,12 +48,6 @@ module = sys.modules[periodic.__module__]
 MINUTE, HOUR, DAY = 60_000, 3_600_000, 86_400_000
 BERLIN, LORD_HOWE = ZoneInfo("Europe/Berlin"), ZoneInfo("Australia/Lord_Howe")
 NOOP = jobs.noop.module_path
-
-
-@pytest.fixture(autouse=True)
-def new_process(monkeypatch: MonkeyPatch) -> None:
-    """Each test begins as a process that has just started."""
-    monkeypatch.setattr(schedules, "_began", {})
 
 
 def ms(text: str, zone: ZoneInfo = BERLIN) -> int:
@@ -185,7 +172,7 @@ class TestSchedules:
 class TestDecorator:
     def test_task_stays_as_it_is(self) -> None:
         assert periodic(every=60)(jobs.noop) is jobs.noop
-        assert [one.name for one in tasks_of(backend())] == ["tests.tasks.jobs.noop"]
+        assert [one.name for one in tasks_of("default")] == ["tests.tasks.jobs.noop"]
 
     @pytest.mark.parametrize(
         ("options", "error", "text"),
@@ -227,7 +214,7 @@ class TestDecorator:
         func = FunctionType(jobs.noop.func.__code__, jobs.noop.func.__globals__)
         func.__module__, func.__qualname__ = jobs.noop.func.__module__, jobs.noop.func.__qualname__
         periodic(every=5)(replace(jobs.noop, func=func))
-        assert [str(one.schedule) for one in tasks_of(backend())] == ["every 0:00:05"]
+        assert [str(one.schedule) for one in tasks_of("default")] == ["every 0:00:05"]
 
     def test_cron_without_the_package(self, monkeypatch: MonkeyPatch) -> None:
         monkeypatch.setitem(sys.modules, "cronsim", None)
@@ -236,28 +223,23 @@ class TestDecorator:
             periodic(cron="* * * * *")
 
 
-def poll() -> float | None:
-    """Do a poller's round over the periodic tasks."""
-    return perform(backend().using, enqueue_due(backend(), tasks_of(backend())))
-
-
 def enqueue_at(now: int) -> int:
     """Do a round as if the server's clock showed this moment; returns when an occurrence was enqueued."""
-    round_ = enqueue_due(backend(), tasks_of(backend()))
-    since = execute(backend().using, next(round_))[1]
-    pushed: int = execute(backend().using, round_.send([now, since]))
+    round_ = enqueue_due(backend(), tasks_of("default"))
+    _, changed, moments = execute(backend().using, next(round_))
+    pushed: int = execute(backend().using, round_.send([now, changed, moments]))
     return pushed
 
 
 def handle_until(moment: int) -> None:
     """As if pollers had handled all occurrences up to a moment, but none after it."""
-    for one in tasks_of(backend()):
+    for one in tasks_of("default"):
         server().hset(keys().periodic, one.name, f"{moment} {one.fingerprint} 0")
 
 
 def handled() -> int:
     """Up to which moment the occurrences of the only periodic task are handled: ms."""
-    return perform(backend().using, read(backend(), tasks_of(backend())))[1][0].handled
+    return position(tasks_of("default")[0].name).handled
 
 
 def missed_for_days(task: RedisTask = jobs.noop, **options: Any) -> None:
@@ -270,23 +252,10 @@ def last_midnight() -> int:
     return server_ms() // DAY * DAY
 
 
-def enqueued() -> list[str]:
-    """The ids of the jobs, in the order of their due times."""
-    return sorted(id_.decode() for id_ in server().hkeys(keys().states))
-
-
-@pytest.fixture
-def sent() -> Iterator[list[Any]]:
-    """The results of the calls that the test enqueues, from the signal."""
-    results: list[Any] = []
-    with receiving(task_enqueued, lambda task_result, **_: results.append(task_result)):
-        yield results
-
-
 class TestOccurrences:
     def test_first_registration_enqueues_no_past_occurrence(self) -> None:
         periodic(every=timedelta(days=10_000))(jobs.noop)
-        assert poll() == schedules.MAX_INTERVAL
+        assert poll() == occurrences.MAX_INTERVAL
         poll()
         assert enqueued() == []
 
@@ -296,11 +265,11 @@ class TestOccurrences:
         missed_for_days()
         midnight = last_midnight()
         poll()
-        schedules._began.clear()  # the poller was restarted
+        occurrences._began.clear()  # the poller was restarted
         poll()
         [result] = sent
         assert enqueued() == [result.id] == [occurrence_id(NOOP, midnight)]
-        assert perform(backend().using, read(backend(), tasks_of(backend())))[1] == [Seen(midnight, midnight)]
+        assert position(NOOP) == Position(midnight, midnight)
         for one in (result, backend().get_result(result.id)):
             assert (one.task.run_after.tzinfo is not None) == use_tz
             assert one.task.run_after.replace(tzinfo=UTC).timestamp() * 1000 == midnight
@@ -311,10 +280,10 @@ class TestOccurrences:
         self, missed_after: int, count: int, monkeypatch: MonkeyPatch
     ) -> None:
         """A delay that is shorter than MISSED_AFTER is normal."""
-        monkeypatch.setattr(schedules, "MISSED_AFTER", missed_after)
+        monkeypatch.setattr(occurrences, "MISSED_AFTER", missed_after)
         missed_for_days(missed="none")
         poll()
-        monkeypatch.setattr(schedules, "MISSED_AFTER", 2 * DAY)
+        monkeypatch.setattr(occurrences, "MISSED_AFTER", 2 * DAY)
         poll()
         assert len(enqueued()) == count
 
@@ -329,9 +298,9 @@ class TestOccurrences:
     def test_late_poller_enqueues_nothing(self) -> None:
         """It read what is due, and was suspended for days, while the task ran and its result expired."""
         missed_for_days()
-        late = enqueue_due(backend(), tasks_of(backend()))
-        now, handled = execute(backend().using, next(late))
-        push = late.send([now - 2 * DAY, handled])
+        late = enqueue_due(backend(), tasks_of("default"))
+        now, *looked = execute(backend().using, next(late))
+        push = late.send([now - 2 * DAY, *looked])
         poll()
         burst()
         server().delete(keys().states, keys().jobs, keys().finished)
@@ -342,7 +311,7 @@ class TestOccurrences:
     def test_waiting_occurrence_is_not_enqueued_twice(self) -> None:
         """Not even if someone deletes what Redis knows about the task."""
         missed_for_days()
-        late = enqueue_due(backend(), tasks_of(backend()))
+        late = enqueue_due(backend(), tasks_of("default"))
         push = late.send(execute(backend().using, next(late)))
         poll()
         server().delete(keys().periodic)
@@ -408,12 +377,12 @@ class TestOccurrences:
         self, monkeypatch: MonkeyPatch
     ) -> None:
         periodic(cron="0 0 * * *", tz="Europe/Berlin")(jobs.noop)
-        monkeypatch.setitem(schedules._began, keys().periodic, server_ms() + 2 * HOUR)
+        monkeypatch.setitem(occurrences._began, keys().periodic, server_ms() + 2 * HOUR)
         for _ in range(2):  # an old poller runs beside it, and stores its own schedule again
             server().hset(keys().periodic, NOOP, f"{server_ms() - 10 * DAY} 00000000 0")
             poll()
             assert handled() <= server_ms()
-        began = schedules._began[keys().periodic]
+        began = occurrences._began[keys().periodic]
         assert handled() == began, "the later round doesn't leave out what was due since the first one"
 
     @pytest.mark.parametrize(("began", "count"), [(0, 0), (20 * DAY, 1)])
@@ -426,7 +395,7 @@ class TestOccurrences:
         monkeypatch.setattr(module, "_registered", {})
         periodic(cron="0 0 * * *", tz="Asia/Tokyo")(jobs.noop)
         if began:
-            monkeypatch.setitem(schedules._began, keys().periodic, server_ms() - began)
+            monkeypatch.setitem(occurrences._began, keys().periodic, server_ms() - began)
         poll()
         poll()
         assert len(enqueued()) == count
@@ -471,14 +440,14 @@ class TestOccurrences:
         next(round_)
         with pytest.raises(StopIteration) as caught:
             round_.throw(Unavailable("no reply"))
-        assert caught.value.value == schedules.RETRY_INTERVAL
+        assert caught.value.value == occurrences.RETRY_INTERVAL
         assert "periodic tasks of the backend 'default' failed, retrying in 2.0 s: no reply" in caplog.text
 
 
 def test_poller_leaves_out_no_second_of_a_long_time(monkeypatch: MonkeyPatch) -> None:
     """Rounds take 3 ms, so rounds once a second would leave out one second in 333."""
     schedule = Every(1)
-    poller = AliasPoller(conf.alias(), [schedules.enqueue_periodic_tasks], lambda: clock.now > 1700.5)
+    poller = AliasPoller(conf.alias(), [occurrences.enqueue_periodic_tasks], lambda: clock.now > 1700.5)
     clock = Clock(poller, monkeypatch)
     found: list[int | None] = []
 
@@ -490,7 +459,7 @@ def test_poller_leaves_out_no_second_of_a_long_time(monkeypatch: MonkeyPatch) ->
         yield
 
     periodic(every=1)(jobs.noop)
-    monkeypatch.setattr(schedules, "enqueue_due", enqueue)
+    monkeypatch.setattr(occurrences, "enqueue_due", enqueue)
     poller.run()
     assert [one for one in found if one] == list(range(1_000_000, 1_700_001, 1000))
     assert len(found) < 1000
@@ -577,19 +546,19 @@ class TestCheck:
     def test_valid_tasks_are_found_by_the_poller(self, app: str) -> None:
         assert found() == []
         loops.poller()
-        assert [one.name for one in tasks_of(backend())] == [f"{app}.nightly", f"{app}.often"]
+        assert [one.name for one in tasks_of("default")] == [f"{app}.nightly", f"{app}.often"]
 
     def test_task_of_another_backend_is_listed_with_its_problem(self, settings: Settings) -> None:
         settings.TASKS = {**settings.TASKS, "dummy": {"BACKEND": DUMMY}}
         periodic(every=60)(jobs.noop.using(backend="dummy"))
-        assert tasks_of(backend()) == []
+        assert tasks_of("default") == []
         [message] = found()
         assert (message.id, message.level) == ("messaging.W013", WARNING)
         assert message.msg.startswith(f"The periodic task {NOOP} is never enqueued: its backend 'dummy'")
         [row] = json.loads(listed("--json"))
         assert (row["next"], row["enqueued"], row["backend"]) == ([], None, "dummy")
         assert row["problem"] == "never enqueued: its backend 'dummy' is not a RedisBackend"
-        assert listed().endswith(f"{NOOP} is {row['problem']}.\n")
+        assert listed().endswith(f"{NOOP}: {row['problem']}\n")
 
     @pytest.mark.parametrize("command", ["run_poller", "run_messaging", "periodic_tasks"])
     def test_invalid_schedule_is_an_error_of_the_check_and_of_commands(
@@ -610,7 +579,7 @@ class Terminal(io.StringIO):
 
 class TestCommand:
     def test_without_tasks(self) -> None:
-        assert "No periodic tasks found" in listed()
+        assert "No schedules found" in listed()
         assert json.loads(listed("--json")) == []
         with pytest.raises(CommandError, match="--count must be between 1 and 100"):
             listed("--count", "0")
@@ -621,9 +590,9 @@ class TestCommand:
         assert {(one.astimezone(BERLIN).hour, one.minute) for one in upcoming} <= {(2, 30), (3, 0)}
         assert timedelta(hours=22) < upcoming[1] - upcoming[0] < timedelta(hours=26)
         assert nightly == {
-            "task": f"{app}.nightly", "schedule": "30 2 * * *", "time_zone": "Europe/Berlin",
-            "missed": "once", "backend": "default", "queue": "default", "enqueued": None,
-            "problem": None,
+            "name": f"{app}.nightly", "task": f"{app}.nightly", "declared": True, "schedule": "30 2 * * *",
+            "time_zone": "Europe/Berlin", "args": [], "kwargs": {}, "missed": "once", "backend": "default",
+            "queue": "default", "priority": 0, "paused": None, "enqueued": None, "problem": None,
         }  # fmt: skip
         assert len(often["next"]) == 3
         assert (often["schedule"], often["time_zone"]) == ("every 0:10:00", "UTC")
@@ -638,7 +607,7 @@ class TestCommand:
         poll()
         head, nightly, often = listed().splitlines()
         assert head.split() == ["task", "schedule", "missed", "queue", "next", "enqueued"]
-        latest = tasks_of(backend())[0].schedule.latest(server_ms() - DAY, server_ms())
+        latest = tasks_of("default")[0].schedule.latest(server_ms() - DAY, server_ms())
         local = datetime.fromtimestamp((latest or 0) / 1000, BERLIN)
         year = "" if local.year == datetime.now(BERLIN).year else f" {local.year}"
         assert f"{app}.nightly  30 2 * * *     once    default  " in nightly

@@ -16,7 +16,7 @@ from django.core.management import CommandError, call_command
 from pytest import LogCaptureFixture, MonkeyPatch
 from pytest_django import Settings
 
-import django_redis_messaging.tasks.schedules  # noqa: F401  (registers the rounds of tasks)
+import django_redis_messaging.tasks.occurrences  # noqa: F401  (registers the rounds of tasks)
 from django_redis_messaging import DelayQueue, conf
 from django_redis_messaging.core.clients import execute
 from django_redis_messaging.core.operations import Steps, perform

@@ -206,11 +206,11 @@ def _without_poller() -> Iterator[str]:
     """A problem for each backend whose periodic tasks no poller enqueues."""
     if not loops.tasks_installed():
         return
-    from ...tasks.schedules import discover, silence, tasks_of
+    from ...tasks.occurrences import discover, silence
 
     discover()
     for backend in loops.backends().values():
-        if found := tasks_of(backend):
+        if found := [one for one in backend.schedules.all() if one.paused_at is None]:
             silent = perform(backend.using, silence(backend))
             if silent * 1000 > HEARTBEAT_TIMEOUT:
                 yield (

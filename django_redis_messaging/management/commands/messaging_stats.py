@@ -1,11 +1,10 @@
-"""`manage.py messaging_stats`: how many jobs are in each state."""
+"""`manage.py messaging_stats`: how many jobs are in each state, and how fast they end."""
 
 from __future__ import annotations
 
 import json
 from argparse import ArgumentParser
 from collections.abc import Sequence
-from dataclasses import asdict
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -18,7 +17,8 @@ from ...core.operations import Steps, perform
 from ...services.expiries.timers import TimerEngine
 from ...services.jobs.engine import Engine, Paused, parse_paused, registered_queues
 from ...services.jobs.keys import queues_key
-from ...services.jobs.queue import ONLY_QUEUE, parse_stats
+from ...services.jobs.load import QueueLoad, read_loads
+from ...services.jobs.queue import ONLY_QUEUE
 from .. import loops
 from ..output import printable, table
 
@@ -29,13 +29,16 @@ if TYPE_CHECKING:
 Row = dict[str, Any]
 #: queues that are counted in one round trip
 PIPELINE_SIZE = 100
-COLUMNS = ("ready", "delayed", "leased", "dead", "oldest_age", "parked")
+COLUMNS = ("ready", "delayed", "leased", "dead", "parked", "oldest_age", "throughput", "time_to_drain")
 
 
 class Command(BaseCommand):
     """Prints a table, or JSON."""
 
-    help = "Show queues of jobs, timers and tasks: how many jobs are in each state, and what is paused."
+    help = (
+        "Show queues of jobs, timers and tasks: how many jobs are in each state, and the age of the oldest "
+        "ready one; how many end per second, and when no job will be ready at this rate; and what is paused."
+    )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         """Add the options."""
@@ -91,22 +94,21 @@ def count(queues: list[Counted]) -> list[Row]:
     rows: list[Row] = []
     for using, group in groupby(queues, key=lambda queue: queue.using):
         for page in batched(group, PIPELINE_SIZE):
-            rows += map(_row, page, perform(using, _read(page)))
+            loads = perform(using, read_loads([(one.engine, one.queue) for one in page]))
+            paused = perform(using, _paused(page))
+            rows += [_row(*one) for one in zip(page, loads, paused, strict=True)]
     return rows
 
 
-def _read(queues: Sequence[Counted]) -> Steps[list[tuple[list[int], list[bytes]]]]:
-    stats = [one.engine.stats_call(one.queue) for one in queues]
-    replies = yield [*stats, *(one.engine.paused_call() for one in queues)]
-    return list(zip(replies[: len(queues)], replies[len(queues) :], strict=True))
+def _paused(queues: Sequence[Counted]) -> Steps[list[list[Paused]]]:
+    return [parse_paused(reply) for reply in (yield [one.engine.paused_call() for one in queues])]
 
 
-def _row(queue: Counted, reply: tuple[list[int], list[bytes]]) -> Row:
-    stats, paused = asdict(parse_stats(reply[0])), parse_paused(reply[1])
-    own = [one for one in paused if one.queue == queue.queue]
+def _row(counted: Counted, load: QueueLoad, paused: Sequence[Paused]) -> Row:
+    own = [one for one in paused if one.queue == counted.queue]
     return {
-        "queue": queue.title,
-        **{column: stats[column] for column in COLUMNS},
+        "queue": counted.title,
+        **{column: getattr(load, column) for column in COLUMNS},
         "paused": _pause(own[0]) if own else None,
         "paused_tasks": {one.task: _pause(one) for one in paused if one.task},
     }
@@ -120,7 +122,7 @@ def _table(rows: list[Row]) -> str:
     if not rows:
         return "There are no queues yet."
     head = ("queue", *COLUMNS)
-    lines = table([head, *([_cell(row[column]) for column in head] for row in rows)])
+    lines = table([head, *([_cell(column, row[column]) for column in head] for row in rows)])
     pauses = {row["queue"]: row["paused"] for row in rows if row["paused"]}
     for row in rows:
         pauses |= row["paused_tasks"]
@@ -135,7 +137,8 @@ def _pause_line(what: str, pause: Row) -> str:
     return printable(f"{what} is paused since {pause['since']}{by}{reason}")
 
 
-def _cell(value: Any) -> str:
+def _cell(column: str, value: Any) -> str:
     if value is None:
         return "-"
-    return f"{value:.1f} s" if isinstance(value, float) else str(value)
+    unit = "/s" if column == "throughput" else " s"
+    return f"{value:.1f}{unit}" if isinstance(value, float) else str(value)

@@ -221,6 +221,6 @@ class Health(Service):
 
 
 def _consumer(now: int, worker: str, line: bytes) -> Consumer:
-    beat, consumed, began, running, _ = map(int, line.split())
+    beat, consumed, began, running = map(int, line.split()[:4])
     busy = running > 0 or consumed >= beat or began >= beat
     return Consumer(worker, max(now - beat, 0) / 1000, busy, running)

@@ -476,9 +476,14 @@ class Engine:
         words = (f"permit:{quote(permit, safe='')}", "" if limit is None else limit)
         yield Script("jobs/limit", self.keys.records, words)
 
-    def beat(self, worker: str, *, consumed: bool, started: int, running: int, done: int) -> Steps[int]:
-        """Store the heartbeat of a worker. Returns the server's clock (ms)."""
-        words = (worker, int(consumed), started, running, done, HEARTBEAT_TIMEOUT)
+    def beat(
+        self, worker: str, *, consumed: bool, started: int, running: int, done: int, ended: Mapping[str, int]
+    ) -> Steps[int]:
+        """Store the heartbeat of a worker; `ended`: by queue, the jobs that ended there for good. Returns the
+        server's clock (ms)."""
+        words: list[Argument] = [worker, int(consumed), started, running, done, HEARTBEAT_TIMEOUT]
+        for queue, number in ended.items():
+            words += (encoded(queue), number)
         return int((yield Script("jobs/workers_beat", [self.keys.workers], words)))
 
     def remove_worker(self, worker: str) -> Steps[None]:

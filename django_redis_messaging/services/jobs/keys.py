@@ -110,7 +110,8 @@ class JobKeys:
 
     @functools.cached_property
     def workers(self) -> str:
-        """HASH worker id → heartbeat, in the format of workers_beat.lua. A worker removes its own; each
+        """HASH worker id → heartbeat, with the rate at which its jobs end in each queue, in the format of
+        workers_beat.lua. A worker removes its own; each
         heartbeat removes those that are too old."""
         return self.tag + ":workers"
 
@@ -127,10 +128,18 @@ class JobKeys:
 
     @functools.cached_property
     def periodic(self) -> str:
-        """HASH name of a periodic task → how far its occurrences are handled, and "polled" → when a poller
-        looked, in the format of tasks/_periodic.lua. A field stays when its task is removed from the code:
-        about 100 bytes."""
+        """HASH name of a periodic task, or schedule: and the encoded name of a stored schedule → how far its
+        occurrences are handled, and since when it is paused; "polled" → when a poller looked; "changed" → a
+        number that grows with each change of `schedules`; in the format of tasks/_periodic.lua. A field is
+        deleted with its schedule; it stays when a task is removed from the code: about 100 bytes."""
         return self.tag + ":periodic"
+
+    @functools.cached_property
+    def schedules(self) -> str:
+        """HASH encoded name → a schedule that was added at run time, for example {"task":"shop.tasks.report",
+        "cron":"0 6 * * mon","tz":"Europe/Berlin","missed":"once","queue_name":"default","priority":0,
+        "args":[],"kwargs":{"customer":7}}. At most 500 of 8 KiB each. Removed by clients."""
+        return self.tag + ":schedules"
 
     @functools.cached_property
     def records(self) -> list[str]:

@@ -22,6 +22,7 @@ import math
 import os
 import socket
 import threading
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -79,6 +80,8 @@ APART_FIRST_WAIT, APART_MAX_WAIT = 5.0, 300.0
 APART_DELAY = 1.0
 
 _OUTCOMES = {outcome.value: outcome for outcome in Outcome}
+#: outcomes after which a job has ended for good
+_FINAL = (Outcome.DONE, Outcome.DEAD, Outcome.CANCELLED)
 
 
 @dataclass(frozen=True)
@@ -130,6 +133,8 @@ class Worker:
         self.id = f"{socket.gethostname()[:40]}-{os.getpid()}-{os.urandom(3).hex()}"
         #: jobs that were started and ended
         self.done = 0
+        #: by queue: jobs that ended for good
+        self.ended: Counter[str] = Counter()
         #: whether a part of it ended by an unexpected error
         self.failed = False
         self._engine = engine
@@ -265,13 +270,14 @@ class Worker:
         lease = job.leased.lease
         if report.ended == UNSETTLED:
             return
+        outcome = _OUTCOMES[report.ended]
+        if outcome in _FINAL:
+            self.ended[lease.queue] += 1
         follow_up = None
         if report.follow_up is not None and job.place is not None:
             announce = partial(job.place.host.executor.announce, report.number)
             follow_up = FollowUp(*report.follow_up, announce)
-        self._settlements.append(
-            Settlement(lease, _OUTCOMES[report.ended], report.ms, report.line, follow_up)
-        )
+        self._settlements.append(Settlement(lease, outcome, report.ms, report.line, follow_up))
 
     def _on_extended(self, extended: Sequence[tuple[int, Extended]]) -> None:
         """Handle lost leases and cancellations, unless the jobs have ended meanwhile."""
@@ -991,7 +997,12 @@ class Keeper:
         consumed, self.consumed = self.consumed, False  # a claim may be answered during the call
         running = len(worker._jobs)
         beat = worker._engine.beat(
-            worker.id, consumed=consumed, started=self._started, running=running, done=done
+            worker.id,
+            consumed=consumed,
+            started=self._started,
+            running=running,
+            done=done,
+            ended=dict(worker.ended),
         )
         try:
             now = perform_renewal(worker._using, beat)

@@ -1,0 +1,71 @@
+"""How much waits in queues, and how fast it is worked off: what decides how many workers are needed."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from urllib.parse import unquote
+
+from ...core.commands import Script, batched
+from ...core.operations import Clock, Command, Steps
+from .engine import HEARTBEAT_TIMEOUT, Engine
+
+
+@dataclass(frozen=True, slots=True)
+class QueueLoad:
+    """The jobs of a queue, and the rate at which they end."""
+
+    queue: str
+    #: jobs that can start now
+    ready: int
+    #: jobs that are not due yet
+    delayed: int
+    #: jobs that are running
+    leased: int
+    #: jobs that have failed for good
+    dead: int
+    #: seconds for which the oldest ready job has been ready; None: none is
+    oldest_age: float | None
+    #: jobs that ended per second, over about a minute, at all live workers together
+    throughput: float
+    #: jobs that wait for a lock, a permit, a rate, or the end of a pause of their task
+    parked: int
+
+    @property
+    def time_to_drain(self) -> float | None:
+        """Seconds until no job is ready, if none is added: 0 if none is ready; None if none ends."""
+        if not self.ready:
+            return 0.0
+        seconds = self.ready / self.throughput if self.throughput else math.inf
+        return round(seconds, 1) if math.isfinite(seconds) else None
+
+
+def read_loads(queues: Sequence[tuple[Engine, str]]) -> Steps[list[QueueLoad]]:
+    """The loads of queues, in one round trip. The rates are those of the workers' latest heartbeats."""
+    keys = dict.fromkeys(engine.keys.workers for engine, _ in queues)
+    steps: list[Command | Script] = [engine.stats_call(queue) for engine, queue in queues]
+    for key in keys:
+        steps += (Clock(key), Command("HGETALL", key, reads=True))
+    replies = yield steps
+    beats = batched(replies[len(queues) :], 2)
+    rates = {key: _rates(Clock.milliseconds(now), flat) for key, (now, flat) in zip(keys, beats, strict=True)}
+    loads = []
+    for (engine, queue), (ready, delayed, leased, dead, oldest, parked) in zip(queues, replies, strict=False):
+        age, rate = None if oldest < 0 else oldest / 1000, round(rates[engine.keys.workers][queue], 3)
+        loads.append(QueueLoad(queue, ready, delayed, leased, dead, age, rate, parked))
+    return loads
+
+
+def _rates(now: int, flat: Sequence[bytes]) -> dict[str, float]:
+    """The rate at each queue, from heartbeats in the format of workers_beat.lua. A worker that has been
+    silent for long doesn't count."""
+    rates: dict[str, float] = defaultdict(float)
+    for _, line in batched(flat, 2):
+        beat, _, _, _, _, *queues = line.decode().split()
+        if now - int(beat) <= HEARTBEAT_TIMEOUT:
+            for text in queues:
+                queue, _, numbers = text.rpartition("=")
+                rates[unquote(queue)] += float(numbers.partition("/")[2])
+    return rates

@@ -1,0 +1,248 @@
+"""What the poller does for schedules: it enqueues each of their occurrences once.
+
+The script that enqueues an occurrence moves the position of its schedule forward, and refuses occurrences
+that are not after it. So each is enqueued once, by whichever poller is first, whether or not the job or its
+result still exists; and a poller that was suspended can't enqueue what others have handled.
+
+A poller keeps the stored schedules in memory. If they have changed since, its next look returns all of them.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import logging
+from collections.abc import Iterable, Sequence
+from functools import partial
+from typing import NamedTuple
+
+from django.core.checks import CheckMessage, Error, Warning
+from django.utils.module_loading import autodiscover_modules
+
+from .. import conf
+from ..core.commands import Argument, batched
+from ..core.operations import Clock, Command, Script, Steps, log_exception
+from ..errors import InvalidArgument, MessagingError
+from ..services.jobs.engine import register_queue
+from ..services.jobs.poller import SWEEP_PAGE, Round, register, rounds_of_slot
+from . import records
+from .backend import SHARD, RedisBackend, our_backends
+from .commits import Prepared
+from .compat import task_enqueued
+from .schedules import STORED, PeriodicTask, parse_stored, periodic_tasks, tasks_of
+from .timing import Cron, Every
+
+logger = logging.getLogger(__name__)
+
+#: ms after which an occurrence that was not enqueued is a missed one
+MISSED_AFTER = 60_000
+#: seconds until the next attempt, if Redis or a task fails
+RETRY_INTERVAL = 2.0
+#: seconds between two looks at most, which show that a poller lives
+MAX_INTERVAL = 20.0
+#: the same for a backend that has, or had, stored schedules: they may change
+CHANGE_INTERVAL = 1.0
+
+
+class Stored(NamedTuple):
+    """The stored schedules of a backend, as this process has read them."""
+
+    #: "changed" in the HASH of positions, at that moment
+    changed: str
+    schedules: list[PeriodicTask]
+
+
+#: key of the HASH of positions → server's clock (ms) when this process read it first: a changed schedule
+#: applies from then
+_began: dict[str, int] = {}
+#: by the same key
+_stored: dict[str, Stored] = {}
+
+
+def never_enqueued() -> list[PeriodicTask]:
+    """The periodic tasks that no poller enqueues, since their backend is not a RedisBackend."""
+    ours = {backend.alias for backend in our_backends()}
+    return [one for one in periodic_tasks() if one.task.backend not in ours]
+
+
+def discover() -> None:
+    """Import `tasks` of each installed app that has one."""
+    autodiscover_modules("tasks")
+
+
+def check_periodic_tasks() -> list[CheckMessage]:
+    """Check the periodic tasks. If TASKS has a backend of this app, import `tasks.py` of all apps first."""
+    try:
+        if our_backends():
+            discover()
+    except MessagingError as error:
+        return [
+            Error(
+                f"tasks.py of an installed app can't be imported: {error}",
+                hint="Correct the schedule that @periodic is given, or install what it needs.",
+                id="messaging.E010",
+            )
+        ]
+    return [
+        Warning(
+            f"The periodic task {one.name} is never enqueued: its backend {one.task.backend!r} is not a "
+            "RedisBackend.",
+            hint=f"Define it with @task(backend=…) of a RedisBackend, or change TASKS[{one.task.backend!r}].",
+            id="messaging.W013",
+        )
+        for one in never_enqueued()
+    ]
+
+
+def aliases() -> list[str]:
+    """The CACHES aliases of the backends."""
+    return [backend.using for backend in our_backends()]
+
+
+@register(aliases)
+def enqueue_periodic_tasks(using: str) -> Iterable[Round]:
+    """One round for each backend."""
+    for backend in _backends_at(using):
+        key, steps = backend.engine.keys.periodic, partial(enqueue_due, backend, tasks_of(backend.alias))
+        # not once a second: with its own duration added, that skips an occurrence of every=1 at times
+        yield Round(key, using, steps, min_interval=0)
+
+
+@register(aliases)
+def tasks(using: str) -> Iterable[Round]:
+    """One round for each page of a backend's queues: QUEUES, or if that is empty, those that something was
+    enqueued to."""
+    for backend in _backends_at(using):
+        engine = backend.engine
+        if not backend.queue_names:
+            yield from rounds_of_slot(using, engine, engine.keys.queues)
+        for page in batched(backend.queue_names, SWEEP_PAGE):
+            yield Round((engine.keys.tag, page), using, partial(engine.sweep, page))
+
+
+def _backends_at(using: str) -> list[RedisBackend]:
+    return [backend for backend in our_backends() if backend.using == using]
+
+
+def enqueue_due(backend: RedisBackend, declared: Sequence[PeriodicTask]) -> Steps[float]:
+    """Enqueue what is due of the declared tasks and of the stored schedules.
+
+    Returns the seconds until the next occurrence, at most MAX_INTERVAL; 0 after the stored schedules were
+    read, with nothing enqueued.
+    """
+    keys = backend.engine.keys
+    stored = _stored.get(keys.periodic, Stored("0", []))
+    found = [*declared, *stored.schedules]
+    words: list[Argument] = [_began.get(keys.periodic, 0), stored.changed]
+    for one in found:
+        words += (one.name, one.fingerprint)
+    try:
+        now, changed, reply = yield Script("tasks/periodic_look", [keys.periodic, keys.schedules], words)
+        _began[keys.periodic] = min(_began.get(keys.periodic, now), now)  # the clock may have been set back
+        if changed.decode() != stored.changed:
+            _stored[keys.periodic] = Stored(changed.decode(), _readable(backend, reply))
+            return 0.0
+        soonest = yield from _enqueue_all(backend, found, reply, now)
+    except InvalidArgument:  # such as PREFIX: no retry helps
+        raise
+    except MessagingError as error:
+        logger.warning(
+            "Enqueueing periodic tasks of the backend %r failed, retrying in %.1f s: %s",
+            backend.alias, RETRY_INTERVAL, error,
+        )  # fmt: skip
+        return RETRY_INTERVAL
+    longest = MAX_INTERVAL if stored.changed == "0" else CHANGE_INTERVAL
+    return longest if soonest is None else min((soonest - now) / 1000, longest)
+
+
+def _readable(backend: RedisBackend, flat: Sequence[bytes]) -> list[PeriodicTask]:
+    """The stored schedules that this code can enqueue. The others are logged, and stay stored: newer code may
+    know their tasks."""
+    found = []
+    for name, record in batched(flat, 2):
+        try:
+            found.append(parse_stored(backend.alias, STORED + name.decode(), record))
+        except Exception as error:  # a module may raise anything while it is imported
+            logger.warning(
+                "This poller doesn't enqueue the schedule %s of the backend %r: %s",
+                name.decode(), backend.alias, error,
+            )  # fmt: skip
+    return found
+
+
+def _enqueue_all(
+    backend: RedisBackend, found: Sequence[PeriodicTask], moments: Sequence[int], now: int
+) -> Steps[int | None]:
+    """Enqueue what is due after these moments (ms; -1: the schedule is paused). Returns when the next
+    occurrence is due."""
+    soonest = None
+    for one, since in zip(found, moments, strict=True):
+        if since < 0:
+            continue
+        upcoming = _first_after(one.schedule, since)
+        if upcoming is not None and upcoming <= now:
+            yield from _enqueue(backend, one, one.schedule.latest(since, now) or upcoming)
+            upcoming = one.schedule.next(now)
+        if upcoming is not None:
+            soonest = min(upcoming, soonest or upcoming)
+    return soonest
+
+
+@functools.lru_cache(maxsize=2048)
+def _first_after(schedule: Cron | Every, since: int) -> int | None:
+    """The first occurrence after a moment. It is kept until that occurrence is handled: computing it takes
+    longer than all else in a look."""
+    return schedule.next(since)
+
+
+def _enqueue(backend: RedisBackend, one: PeriodicTask, moment: int) -> Steps[None]:
+    """Enqueue an occurrence, unless that has been done."""
+    try:
+        result, job = _prepared(backend, one, moment)
+    except Exception as error:  # such as one of a function of the task that returns its unique key
+        message = "Enqueueing the periodic task %s failed, retrying at the next poll."
+        log_exception(logger, error, message, one.name)
+        return
+    queue, limit = one.task.queue_name, conf.current().JOB_MAX_WAITING
+    keys = [*backend.engine.keys.queue(queue).with_records, backend.engine.keys.periodic]
+    max_age = MISSED_AFTER if one.missed == "none" else 0
+    words = (one.name, one.fingerprint, moment, max_age, limit)
+    fields = (job.id, job.payload, job.priority, job.max_attempts, job.unique, job.more)
+    pushed = yield Script("tasks/periodic_push", keys, (*words, *fields))
+    if pushed < 0:
+        logger.warning(
+            "Enqueueing the periodic task %s failed, retrying at the next poll: the queue %r is full "
+            "(JOB_MAX_WAITING: %d).", one.name, queue, limit,
+        )  # fmt: skip
+    elif pushed > 0:
+        if not backend.queue_names:
+            yield from register_queue(backend.using, backend.engine.keys.queues, queue)
+        object.__setattr__(result, "enqueued_at", records.moment(pushed))
+        task_enqueued.send_robust(type(backend), task_result=result)
+
+
+def _prepared(backend: RedisBackend, one: PeriodicTask, moment: int) -> Prepared:
+    """The result and the job of an occurrence, which is their run_after."""
+    task = one.task.using(run_after=records.moment(moment))
+    return backend.prepared(task, occurrence_id(one.name, moment), one.args, one.kwargs)
+
+
+def occurrence_id(name: str, moment: int) -> str:
+    """The id of the job of an occurrence.
+
+    >>> len(occurrence_id("site.tasks.tidy_up", 1_790_000_000_000))
+    32
+    """
+    return SHARD + hashlib.sha256(f"{name} {moment}".encode()).hexdigest()[:31]
+
+
+def silence(backend: RedisBackend) -> Steps[float]:
+    """Seconds since a poller looked at the periodic tasks of a backend; if none has, since the first call of
+    this function."""
+    key = backend.engine.keys.periodic
+    clock, found = yield [Clock(key), Command("HGET", key, "polled", reads=True)]
+    now, polled = Clock.milliseconds(clock), int(found or 0)
+    if 0 < polled <= now:
+        return (now - polled) / 1000
+    yield Command("HSET", key, "polled", now)  # nor does a look count from before the clock was set back
+    return 0.0
