@@ -128,5 +128,9 @@ class TaskCancelled(MessagingError):
     """The error of the result of a task that was cancelled, before it started or while it ran."""
 
 
+class TaskExpired(MessagingError):
+    """The error of the result of a task that was not started before its `expires`."""
+
+
 class TaskTimeout(MessagingError):
     """A task exceeded its timeout."""

@@ -223,7 +223,7 @@ def task_operations(task: Any) -> Iterator[tuple[str, Operation]]:
     yield "task.enqueue", Operation(lambda: waiting.enqueue())
     yield (
         "a task in a worker",
-        Operation(work, lambda: run.enqueue(), work, SLOW_RUNS, SLOW_RUNS, in_threads=True),
+        Operation(work, lambda: run.enqueue(), work, SLOW_RUNS, SLOW_RUNS),
     )
 
 

@@ -236,6 +236,9 @@ def tasks() -> Iterator[Case]:
     yield "Schedules.resume", lambda: own.resume("x"), lambda: own.pause("x")
     yield "Schedules.all", own.all
     yield "Schedules.remove", lambda: own.remove("x"), lambda: own.add("x", nothing, every=5, replace=True)
+    yield "RedisBackend.set_priority", lambda: backend.set_priority(nothing, results[-1].id, 5), enqueue
+    yield "RedisTask.set_priority", lambda: nothing.set_priority(results[-1].id, 5), enqueue
+    yield "RedisBackend.cancel_tagged", lambda: backend.cancel_tagged("none")
     yield "wait_for_result", lambda: wait_for_result(results[-1]), cancel
 
 

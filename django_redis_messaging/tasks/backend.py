@@ -39,6 +39,7 @@ from ..services.jobs.engine import (
 from ..services.jobs.load import QueueLoad, read_loads
 from ..services.semaphores.semaphore import MAX_PERMITS
 from . import records
+from .call_fields import call_fields, check_call_fields, find_weights, has_call_fields, stored_tag
 from .commits import COMMIT_DEADLINE, Calls, Prepared, Sender, send_on_commit
 from .compat import (
     BaseTaskBackend,
@@ -83,6 +84,8 @@ OPTIONS: dict[str, Any] = {
     "ENQUEUE_ON_COMMIT": False,
     # modules and packages, beyond the installed apps, that workers may import since a job names them
     "TASK_MODULES": (),
+    # function of a group that returns its weight, 1 to 100, or its dotted path; None: 1 for all
+    "GROUP_WEIGHT": None,
 }
 #: options with the functions that check their values
 CHECKED: dict[str, Callable[[Any], object]] = {
@@ -90,6 +93,7 @@ CHECKED: dict[str, Callable[[Any], object]] = {
     "TIMEOUT": partial(milliseconds, what="TIMEOUT", minimum=1),
     "RESULT_TTL": partial(milliseconds, what="RESULT_TTL"),
     "RESULT_MAX": partial(integer, what="RESULT_MAX", minimum=1, maximum=MAX_RESULTS),
+    "GROUP_WEIGHT": find_weights,
 }
 
 
@@ -107,6 +111,8 @@ class Plan(NamedTuple):
     outlives_repeats: bool
     #: the fields of a job that never change and are the same for all calls
     more: str
+    #: whether each call has others of its own
+    has_call_fields: bool
 
 
 class RedisBackend(BaseTaskBackend):
@@ -160,6 +166,11 @@ class RedisBackend(BaseTaskBackend):
         """How long a result is kept, unless its task has a result_ttl of its own: ms."""
         return milliseconds(self.chosen["RESULT_TTL"], "RESULT_TTL")
 
+    @functools.cached_property
+    def _weight_of(self) -> Callable[[str], int] | None:
+        """The function that returns the weight of a group; None if all have the same."""
+        return find_weights(self.chosen["GROUP_WEIGHT"])
+
     def result_ttl_of(self, task: Task) -> int:
         """How long the result of a task is kept after it succeeded or was cancelled: ms."""
         seconds: float | None = getattr(task, "result_ttl", None)
@@ -185,6 +196,7 @@ class RedisBackend(BaseTaskBackend):
         if isinstance(task, RedisTask):
             try:
                 check_fields(task)
+                check_call_fields(task)
             except (TypeError, ValueError) as error:
                 raise InvalidTask(str(error)) from error
 
@@ -288,6 +300,26 @@ class RedisBackend(BaseTaskBackend):
         """The async version of set_concurrency()."""
         await aperform(self.using, self._set_concurrency(key, limit))
 
+    def set_priority(self, task: Task, result_id: str, priority: int) -> bool:
+        """Change the priority (-100 to 100) of a task that has not started."""
+        return perform(self.using, self._set_priority(task, result_id, priority))
+
+    async def aset_priority(self, task: Task, result_id: str, priority: int) -> bool:
+        """The async version of set_priority()."""
+        return await aperform(self.using, self._set_priority(task, result_id, priority))
+
+    def cancel_tagged(self, tag: str) -> int:
+        """Cancel all tasks with this tag that wait or run, in all queues, as cancel() does: up to 200 in two
+        round trips. Returns how many. Tasks that are enqueued meanwhile may be left out.
+
+            backend.cancel_tagged("customer:7")
+        """
+        return perform(self.using, self._cancel_tagged(tag))
+
+    async def acancel_tagged(self, tag: str) -> int:
+        """The async version of cancel_tagged()."""
+        return await aperform(self.using, self._cancel_tagged(tag))
+
     def prepared(
         self,
         task: Task,
@@ -326,10 +358,14 @@ class RedisBackend(BaseTaskBackend):
             errors=[],
             worker_ids=[],
         )
-        key = needs = ""
+        key, more = "", plan.more
         if isinstance(task, RedisTask):
             key = task.unique_key(result.args, result.kwargs)
-            needs = task.needs(result.args, result.kwargs)
+            if needs := task.needs(result.args, result.kwargs):
+                more += f" needs={needs}"
+            if plan.has_call_fields:
+                more += call_fields(task, result.args, result.kwargs, self._weight_of)
+                object.__setattr__(result, "stored_fields", " " + more)
         return result, Push(
             id=result.id,
             payload=records.payload(plan.frame, result.args, result.kwargs),
@@ -337,7 +373,7 @@ class RedisBackend(BaseTaskBackend):
             priority=plan.priority,
             max_attempts=plan.max_attempts,
             unique=key,
-            more=f"{plan.more} needs={needs}" if needs else plan.more,
+            more=more,
         )
 
     def _plan(self, task: Task) -> Plan:
@@ -356,6 +392,7 @@ class RedisBackend(BaseTaskBackend):
             max_attempts=check_attempts(attempts or settings.JOB_MAX_ATTEMPTS, "MAX_ATTEMPTS"),
             outlives_repeats=self._outlives_repeats(task),
             more=f"task={quote(task.module_path)}",
+            has_call_fields=isinstance(task, RedisTask) and has_call_fields(task),
         )
         if isinstance(task, RedisTask):
             object.__setattr__(task, "_plan", plan)
@@ -442,6 +479,15 @@ class RedisBackend(BaseTaskBackend):
         if not self.queue_names:
             yield from self._register(queue, moment)
         return True
+
+    def _set_priority(self, task: Task, result_id: str, priority: int) -> Steps[bool]:
+        chosen = integer(priority, "priority", minimum=-100, maximum=100)
+        queue = yield from self.engine.set_priority(task.queue_name, result_id, chosen)
+        return queue is not None
+
+    def _cancel_tagged(self, tag: str) -> Steps[int]:
+        stored = stored_tag(tag)
+        return (yield from self.engine.cancel_tagged(stored, ttl=self.result_ttl, line=records.CANCELLED))
 
     def _register(self, queue: str, delay: int | str) -> Steps[None]:
         """Register a queue until a job is due; for QUEUES that allow any."""

@@ -10,9 +10,9 @@
 -- uses jobs/_records.lua
 -- uses jobs/_results.lua
 --
--- KEYS  1-14 records, see jobs/_records.lua
--- KEYS  15-20 queue, see jobs/_queue.lua
--- KEYS  21 periodic
+-- KEYS  1-15 records, see jobs/_records.lua
+-- KEYS  16-22 queue, see jobs/_queue.lua
+-- KEYS  23 periodic
 -- ARGV  1 name
 -- ARGV  2 fingerprint of the schedule
 -- ARGV  3 occurrence: ms
@@ -26,7 +26,7 @@
 -- ARGV  11 the other fields that never change, as text: see jobs/_records.lua
 -- Returns when it was enqueued (ms); 0 if it was handled before, left out, or nothing was done; if the limit is
 -- exceeded, minus the number of jobs that would wait, with nothing done
-local records, queue, periodic = records_at(KEYS), queue_at(KEYS, 1), KEYS[21]
+local records, queue, periodic = records_at(KEYS), queue_at(KEYS, 1), KEYS[23]
 local name, schedule, moment, max_age = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local max_waiting, id, payload = tonumber(ARGV[5]), ARGV[6], ARGV[7]
 local priority, max_attempts, unique, more = ARGV[8], ARGV[9], ARGV[10], ARGV[11]
@@ -61,5 +61,5 @@ if known then
 end
 write_periodic(periodic, name, moment, schedule, moment)
 add_job(records, id, payload, now, now, priority, max_attempts, unique, more)
-enqueue(queue, records, id, priority, now, now)
+enqueue(queue, records, id, priority, now, now, more)
 return now

@@ -16,9 +16,10 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import reduce
 from pkgutil import resolve_name
+from types import ModuleType
 from typing import Any, NamedTuple
 
 from django.apps import apps
@@ -37,6 +38,8 @@ logger = logging.getLogger(__name__)
 
 #: option of a backend in TASKS: modules and packages beyond the installed apps
 TASK_MODULES = "TASK_MODULES"
+#: tasks that are remembered by their paths
+MAX_FOUND = 10_000
 #: characters of a traceback that are kept: the end names the error
 MAX_TRACEBACK = 8000
 #: the log line of a cancellation
@@ -53,7 +56,17 @@ STORED: dict[str, Any] = {
 }
 #: options that are stored only if using() changed them: a deploy changes those of the code. With a follow-up
 #: all of them; a call has its unique key and its needs instead
-CHANGEABLE = ("unique", "lock", "concurrency", "concurrency_key", "rate", "rate_key")
+CHANGEABLE = (
+    "unique",
+    "lock",
+    "concurrency",
+    "concurrency_key",
+    "rate",
+    "rate_key",
+    "group",
+    "expires",
+    "tags",
+)
 
 _STATUS = {
     "waiting": TaskResultStatus.READY,
@@ -61,6 +74,7 @@ _STATUS = {
     "succeeded": TaskResultStatus.SUCCESSFUL,
     "dead": TaskResultStatus.FAILED,
     "cancelled": TaskResultStatus.FAILED,
+    "expired": TaskResultStatus.FAILED,
 }
 
 
@@ -97,12 +111,26 @@ def _options(task: Task) -> dict[str, Any]:
     return options
 
 
+def _own_options(task: Task) -> dict[str, Any]:
+    """As `_options`, remembered with the task."""
+    own: dict[str, Any] | None = getattr(task, "_own_options", None)
+    if own is None:
+        own = _options(task)
+        if isinstance(task, RedisTask):
+            object.__setattr__(task, "_own_options", own)
+    return own
+
+
 def _changed(task: Task, keys: Sequence[str]) -> dict[str, Any]:
     """Those of these options that using() has changed."""
     own = find_task(task.module_path)
     changed = {key: value for key in keys if (value := getattr(task, key)) != getattr(own, key, None)}
+    if isinstance(changed.get("expires"), timedelta):
+        changed["expires"] = changed["expires"].total_seconds()
     for key, value in changed.items():
-        if callable(value):
+        if isinstance(value, datetime):
+            raise InvalidTask(f"{key} of {task.module_path!r} in then must be seconds, not a datetime.")
+        if callable(value) or (isinstance(value, tuple) and any(map(callable, value))):
             raise InvalidTask(
                 f"{key} of {task.module_path!r} in then is a function given to using(), which can't be "
                 "stored: use a str, or give the function to @task."
@@ -152,6 +180,9 @@ def parse_result(backend: str, record: JobRecord) -> TaskResult:
     found = result_of(backend, record.id, record.state, call)
     for line in lines:
         _apply(line, found, record.state)
+    if record.state.status == "expired":
+        when = moment(record.state.moment).isoformat()
+        found.errors.append(_own_error("TaskExpired", f"The task had not been started at {when}."))
     return found
 
 
@@ -181,6 +212,7 @@ def result_of(backend: str, job_id: str, state: State, call: StoredCall) -> Task
         backend=backend,
         errors=[],
         worker_ids=list(state.workers),
+        stored_fields=state.more,
     )
 
 
@@ -200,7 +232,7 @@ def _as_enqueued(
 
 def _restored(task: Task, options: dict[str, Any]) -> dict[str, Any]:
     """The options it was enqueued with that differ from the task's own."""
-    own = _options(task)
+    own = _own_options(task)
     if options == own:
         return {}
     if unknown := options.keys() - STORED.keys() - set(CHANGEABLE):
@@ -214,6 +246,8 @@ def _restored(task: Task, options: dict[str, Any]) -> dict[str, Any]:
         changed["retry_on"] = find_exceptions(changed["retry_on"], task.module_path)
         if changed["retry_on"] is None:
             del changed["retry_on"]
+    if "tags" in changed:
+        changed["tags"] = tuple(changed["tags"])
     if changed.get("then") is not None:
         path, backend, queue, priority, more = changed["then"]
         changed["then"] = _as_enqueued(find_task(path), more, backend, queue, priority)
@@ -280,7 +314,15 @@ def find_task(path: str) -> Task:
     """The task that the code defines under this path. Nothing but a task is ever called, and no module is
     imported that belongs neither to an installed app nor to TASK_MODULES. Raises UnknownTask if there is no
     such task, InvalidTask if its module can't be imported for another reason."""
-    module = path.rpartition(".")[0]
+    known = _found.get(path)
+    # unless the module was replaced, or the name in it
+    if (
+        known is not None
+        and sys.modules.get(known.module) is known.of
+        and vars(known.of).get(known.name) is known.task
+    ):
+        return known.task
+    module, _, name = path.rpartition(".")
     if not may_be_used(module):
         raise UnknownTask(
             f"The task {path!r} is in no module of an installed app, so it was not imported: add the app to "
@@ -295,7 +337,24 @@ def find_task(path: str) -> Task:
         raise InvalidTask(f"The task {path!r} can't be imported: {error!r}") from error
     if not isinstance(found, Task) or found.module_path != path:
         raise UnknownTask(f"{path!r} is not a task: decorate it with @task.")
+    if len(_found) < MAX_FOUND:
+        _found[path] = _Found(module, sys.modules[module], name, found)
     return found
+
+
+class _Found(NamedTuple):
+    """A task that was found by its path."""
+
+    #: name of its module, and this
+    module: str
+    of: ModuleType
+    #: its name there
+    name: str
+    task: Task
+
+
+#: by path
+_found: dict[str, _Found] = {}
 
 
 def may_be_used(module: str) -> bool:

@@ -12,13 +12,15 @@ import inspect
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
 from enum import Enum
 from inspect import Signature, isclass
 from string import Formatter
 from typing import Any, Protocol, Self, cast, overload
+from urllib.parse import unquote
 
+from django.conf import settings
 from django.db import DEFAULT_DB_ALIAS
 
 from ..core import encoding
@@ -46,6 +48,7 @@ _REFRESHED = (
     "last_attempted_at",
     "errors",
     "worker_ids",
+    "stored_fields",
     "_return_value",
 )
 
@@ -83,9 +86,11 @@ def task(function: Callable[..., Any] | None = None, *, backend: str = "default"
 class RememberingTask(Task):
     """A task with what takes long to work out. No fields: it is not a part of the task's value."""
 
-    __slots__ = ("_copies", "_plan")
+    __slots__ = ("_copies", "_own_options", "_plan")
     #: what its backend has worked out for its calls
     _plan: Any
+    #: the options that its calls store
+    _own_options: dict[str, Any]
     #: (backend, queue, priority) → copy
     _copies: dict[tuple[str, str, int], Self]
 
@@ -124,6 +129,14 @@ class RedisTask(RememberingTask):
     rate: str | None = None
     #: like `lock`; None: the dotted name of the task
     rate_key: NameSource | None = None
+    #: like `lock`: calls of one priority are shared by turns between the groups that wait; None: a group of
+    #: all calls without one
+    group: NameSource | None = None
+    #: when a call that has not been started fails instead: seconds after it is enqueued, or a datetime; None:
+    #: never
+    expires: float | timedelta | datetime | None = None
+    #: like `lock`: names by which calls can be cancelled together, up to 10
+    tags: tuple[NameSource, ...] = ()
 
     def using(
         self,
@@ -187,6 +200,15 @@ class RedisTask(RememberingTask):
         """See reschedule()."""
         return await self._backend.areschedule(self, result_id, run_after)
 
+    def set_priority(self, result_id: str, priority: int) -> bool:
+        """Change the priority (-100 to 100) of a call that has not started. If it is ready, it comes behind
+        those of its new priority."""
+        return self._backend.set_priority(self, result_id, priority)
+
+    async def aset_priority(self, result_id: str, priority: int) -> bool:
+        """See set_priority()."""
+        return await self._backend.aset_priority(self, result_id, priority)
+
     def get_backend(self) -> Any:
         """The backend of the task."""
         return task_backends[self.backend]
@@ -242,6 +264,9 @@ class RedisTask(RememberingTask):
 class RedisTaskResult(TaskResult):
     """What enqueue() and get_result() return."""
 
+    #: the fields of its job that never change, as they are stored
+    stored_fields: str = field(default="", repr=False, compare=False)
+
     def __post_init__(self) -> None:
         """Leave the arguments as they are: their maker has normalized them, or has read them from JSON."""
 
@@ -250,6 +275,25 @@ class RedisTaskResult(TaskResult):
         """The id of the call of the task `then`, which may not be enqueued yet; None if there is no such
         task."""
         return None if getattr(self.task, "then", None) is None else follow_up_id(self.id)
+
+    @property
+    def group(self) -> str | None:
+        """The group with which the call takes turns; None if it has none."""
+        return unquote(self._stored("group")) or None
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        """The tags of the call."""
+        return tuple(unquote(tag) for tag in self._stored("tags").split(",") if tag)
+
+    @property
+    def expires_at(self) -> datetime | None:
+        """When the call fails unless it has been started; None: never, or not known before it is sent."""
+        expires = self._stored("expires")
+        if not expires.startswith("+"):
+            zone = UTC if settings.USE_TZ else None
+            return datetime.fromtimestamp(int(expires) / 1000, zone) if expires else None
+        return self.enqueued_at and self.enqueued_at + timedelta(milliseconds=int(expires))
 
     def refresh(self) -> None:
         """Read the current state."""
@@ -276,6 +320,15 @@ class RedisTaskResult(TaskResult):
         """See reschedule()."""
         return self._rescheduled(run_after, await self._backend.areschedule(self.task, self.id, run_after))
 
+    def set_priority(self, priority: int) -> bool:
+        """Change the priority (-100 to 100) of the task, if it has not started. If it is ready, it comes
+        behind those of its new priority."""
+        return self._prioritized(priority, self._backend.set_priority(self.task, self.id, priority))
+
+    async def aset_priority(self, priority: int) -> bool:
+        """See set_priority()."""
+        return self._prioritized(priority, await self._backend.aset_priority(self.task, self.id, priority))
+
     @property
     def _backend(self) -> Control:
         return control_of(self.backend)
@@ -288,6 +341,15 @@ class RedisTaskResult(TaskResult):
         if done:
             object.__setattr__(self, "task", replace(self.task, run_after=run_after))
         return done
+
+    def _prioritized(self, priority: int, done: bool) -> bool:
+        if done:
+            object.__setattr__(self, "task", replace(self.task, priority=priority))
+        return done
+
+    def _stored(self, name: str) -> str:
+        found = re.search(rf" {name}=(\S*)", self.stored_fields)
+        return found[1] if found else ""
 
 
 def follow_up_id(result_id: str) -> str:
@@ -306,6 +368,8 @@ class Control(Protocol):
     async def acancel(self, task: Task, result_id: str) -> bool: ...
     def reschedule(self, task: Task, result_id: str, run_after: datetime) -> bool: ...
     async def areschedule(self, task: Task, result_id: str, run_after: datetime) -> bool: ...
+    def set_priority(self, task: Task, result_id: str, priority: int) -> bool: ...
+    async def aset_priority(self, task: Task, result_id: str, priority: int) -> bool: ...
 
 
 def control_of(backend: str) -> Control:
@@ -399,10 +463,10 @@ def check_source(source: NameSource, what: str, func: Callable[..., Any], takes_
             )
         return
     parameters, fields = _signature(func, takes_context).parameters, _fields(source, what)
-    for field in fields:
-        if field not in parameters:
+    for name in fields:
+        if name not in parameters:
             raise InvalidArgument(
-                f"{what} {source!r} refers to {field!r}, but the parameters of the task are "
+                f"{what} {source!r} refers to {name!r}, but the parameters of the task are "
                 f"{', '.join(parameters) or 'none'}. Write {{{{ and }}}} for literal braces."
             )
     if not fields:

@@ -69,6 +69,8 @@ UNKNOWN_MAX_DELAY = 60.0
 
 #: modules of Django, and of the backport, with receivers of the signals that log them
 _OWN_RECEIVERS = ("django.tasks.signals", "django_tasks.signals", "django_tasks.signal_handlers")
+#: the log line of a task that returns nothing, as most do
+RETURNED_NONE = records.returned(None)
 #: outcomes after which a call has ended
 _FINAL = (Outcome.DEAD, Outcome.CANCELLED)
 #: makes an attempt with the fence of the lock
@@ -216,8 +218,10 @@ class Attempt:
         return [context, *call.args]
 
     def _success(self, value: Any) -> Settlement:
-        value = normalize_json(value)
-        line = records.returned(value)
+        line = RETURNED_NONE
+        if value is not None:
+            value = normalize_json(value)
+            line = records.returned(value)
         task = self._call.task
         follow_up = None
         if getattr(task, "then", None) is not None:
@@ -243,9 +247,13 @@ class Attempt:
     def _finish(self, settlement: Settlement, error: BaseException | None, value: Any = None) -> None:
         """Send the signal of the end. Called while `error` is handled, so that receivers can log it."""
         level = logging.INFO if error is None else logging.ERROR
-        if is_listened(task_finished) or tasks_logger.isEnabledFor(level):
-            self._complete(settlement, error, value)
-            self._send(task_finished, level)
+        if not is_listened(task_finished) and not tasks_logger.isEnabledFor(level):
+            return
+        self._complete(settlement, error, value)
+        if error is not None:
+            _formatted.failure = error, self.result.errors[-1].traceback
+        self._send(task_finished, level)
+        _formatted.failure = None
 
     async def _afinish(self, settlement: Settlement, error: BaseException | None, value: Any = None) -> None:
         """As `_finish`, for a coroutine: receivers of the site are called where they may use databases."""
@@ -275,6 +283,32 @@ class Attempt:
         except BaseException as error:
             message = "A receiver of a signal of task id=%s failed; further ones were not called."
             log_exception(logger, error, message, self._running.leased.lease.id)
+
+
+class _Formatted(threading.local):
+    """The failure about which this thread sends a signal, with its traceback as the result has it."""
+
+    failure: tuple[BaseException, str] | None = None
+
+
+_formatted = _Formatted()
+
+
+class KnownTracebacks(logging.Filter):
+    """Gives the log records of failed attempts the traceback that was formatted for the result: formatting it
+    again takes longer than all else that a worker does about a task."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Let all records pass."""
+        failure = _formatted.failure
+        if failure is None or not record.exc_info or record.exc_info[1] is not failure[0]:
+            return True
+        if len(failure[1]) < records.MAX_TRACEBACK:  # else its beginning is cut off
+            record.exc_text = record.exc_text or failure[1].rstrip("\n")
+        return True
+
+
+tasks_logger.addFilter(KnownTracebacks())
 
 
 def is_listened(signal: Signal) -> bool:

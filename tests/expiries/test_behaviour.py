@@ -152,7 +152,7 @@ class TestExtendAndCancel:
         with listening({"order": received}):
             await asyncio.to_thread(until, lambda: received)
         assert await aperform(using, engine.namespaces()) == ["order"]
-        assert await aperform(using, engine.stats("order")) == [0, 0, 0, 0, -1]
+        assert await aperform(using, engine.stats("order")) == [0, 0, 0, 0, -1, 0]
         assert await aperform(using, engine.sweep(["order"])) is None
         assert await aperform(using, engine.redrive("order", None)) == 0
 

@@ -12,7 +12,6 @@ from django_redis_messaging.services.jobs import engine as engine_module
 from django_redis_messaging.services.jobs.engine import (
     Engine,
     JobRecord,
-    Lease,
     LeasedJob,
     Outcome,
     Push,
@@ -82,8 +81,8 @@ def lose(times: int = 1) -> None:
     """Start the job, and let its lease expire, as often as given."""
     while times:
         for leased in engine().claim(["q"], 1, 20, worker="w").jobs:
-            if leased.state.status == "running" or engine().start_lone(leased.lease, "w") is not None:
-                times -= 1
+            assert leased.state.status == "running"
+            times -= 1
             until(lambda: stats()[2] == 0)
 
 
@@ -117,30 +116,23 @@ class TestLost:
         lose(2)
         for attempts in (3, 4):
             leased = claim()
-            assert (leased.state.status, leased.state.attempts, leased.state.workers[2:]) == (
-                ("lone", 2, []) if attempts == 3 else ("lone", 3, ["w"])
-            )
-            state = engine().start_lone(leased.lease, "w")
-            assert (state.status, state.attempts, state.lost, state.failures) == (
-                "running", attempts, 2, attempts - 2,
-            )  # fmt: skip
-            assert engine().start_lone(leased.lease, "w") == state
+            state = leased.state
+            assert (state.attempts, state.lost, state.failures) == (attempts, 2, attempts - 2)
+            assert state.apart == (attempts == 3)  # it has failed then without ending its process
             assert engine().settle(leased.lease.settlement(Outcome.RETRY, 0, "E1"))
         assert record("a").state.status == "dead"
         assert record("a").log == b"L1\nL2\nE1\nE1"
 
-    @pytest.mark.parametrize(("max_lost", "statuses"), [(5, "rrlll"), (3, "rrl"), (2, "rl")])
-    def test_job_is_lone_from_its_second_loss_on_and_dead_after_the_last(
-        self, settings: Settings, max_lost: int, statuses: str
+    @pytest.mark.parametrize(("max_lost", "apart"), [(5, "00111"), (3, "001"), (2, "01")])
+    def test_job_runs_apart_from_its_second_loss_on_and_is_dead_after_the_last(
+        self, settings: Settings, max_lost: int, apart: str
     ) -> None:
-        """Lone from its first loss, if the second would be its last: no other job must make it dead."""
+        """From its first loss, if the second would be its last: no other job must make it dead."""
         change(settings, JOB_MAX_LOST=max_lost)
         push("a", max_attempts=100)
-        for status in statuses:
+        for expected in apart:
             until(lambda: stats() == [1, 0, 0, 0])
-            leased = claim(lease=20)
-            assert leased.state.status == {"r": "running", "l": "lone"}[status]
-            engine().start_lone(leased.lease, "w")
+            assert claim(lease=20).state.apart == (expected == "1")
         until(lambda: stats() == [0, 0, 0, 1])
         assert is_empty()
         assert (record("a").state.status, record("a").state.lost) == ("dead", max_lost)
@@ -156,21 +148,7 @@ class TestLost:
         assert (state.attempts, state.lost, state.workers, state.first, state.last) == (0, 0, [], 0, 0)
         assert record("a").log == b"L1"
 
-    def test_lone_job_whose_lease_expires_is_not_charged(self, settings: Settings) -> None:
-        change(settings, JOB_MAX_LOST=2)
-        push("a")
-        lose()
-        stale: list[Lease] = []
-        for _ in range(3):
-            stale.append(claim(lease=10).lease)
-            until(lambda: stats()[0] == 1)
-        leased = claim()
-        assert (leased.state.attempts, leased.state.lost) == (1, 1)
-        assert [engine().start_lone(lease, "w") for lease in stale] == [None] * 3
-        assert record("a").log == b"L1"
-
     def test_released_job_has_not_started(self) -> None:
-        """A lone one keeps its attempts."""
         push("a")
         settle(Outcome.RELEASE)
         state = record("a").state
@@ -199,7 +177,7 @@ class TestLost:
             assert (state.first, state.last, record(one).log) == (0, 0, b"")
         assert engine().settle(kept.lease.settlement(Outcome.DONE))
 
-    def test_lone_job_of_a_claim_whose_reply_was_lost_keeps_its_attempts(self) -> None:
+    def test_job_of_a_claim_whose_reply_was_lost_keeps_its_attempts(self) -> None:
         push("a")
         lose(2)
         claim(token="lost")

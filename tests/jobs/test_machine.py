@@ -19,9 +19,8 @@ from django_redis_messaging import LimitExceeded, conf
 from django_redis_messaging.services.jobs import DelayQueue, Job
 from django_redis_messaging.services.jobs.engine import Engine
 from django_redis_messaging.services.jobs.keys import JobKeys
-from tests.support.engines import Performed
 
-from ..support.server import server_ms
+from ..support.server import server, server_ms
 from ..support.state_machines import Machine, MachineTests, Plants
 
 #: seconds: longer than any run; jobs become due and leases expire only by rules
@@ -40,8 +39,8 @@ class ModelJob:
     attempts: int = 0
     #: expired leases, where they are counted apart from failures
     lost: int = 0
-    #: whether it is leased, but not started
-    is_lone: bool = False
+    #: whether it runs in a process of its own
+    apart: bool = False
     #: whether it has been ready for longer than LONG
     old: bool = False
     #: fence of the latest lease
@@ -105,9 +104,9 @@ class Model:
         """Requeue expired leases behind the due jobs."""
         lost, self.lost = self.lost, []
         for job in lost:
-            if not job.is_lone:
-                job.reason = f"The lease expired in attempt {job.attempts}."
-                job.lost += self.counts_lost
+            job.reason = f"The lease expired in attempt {job.attempts}."
+            job.lost += self.counts_lost
+            job.apart = job.apart or job.lost >= min(2, self.max_lost - 1) > 0
             if self.has_attempts_left(job):
                 self.enqueue(job, delayed=False)
         # they die in the same ms and are sorted by ID
@@ -127,7 +126,7 @@ class Model:
 
     def is_dying(self, job: ModelJob) -> bool:
         """Whether a job whose lease has expired is about to be dead."""
-        lost = job.lost + (self.counts_lost and not job.is_lone)
+        lost = job.lost + self.counts_lost
         return not self.has_attempts_left(dataclasses.replace(job, lost=lost))
 
     def pop(self, count: int, *, old: bool, no_lease: bool) -> list[ModelJob]:
@@ -140,8 +139,7 @@ class Model:
                 taken.append(job)
         for job in taken:
             self.ready.remove(job)
-            job.is_lone = job.lost >= min(2, self.max_lost - 1)
-            job.attempts += not job.is_lone
+            job.attempts += 1
             if not no_lease:
                 self.leased.append(job)
         return taken
@@ -156,15 +154,6 @@ class Model:
     def add_dead(self, job: ModelJob) -> None:
         self.dead.append(job)
         del self.dead[:-MAX_DEAD]
-
-    def start_lone(self, job_id: str, lease: int) -> ModelJob | None:
-        """Start the job if it is lone and this lease is its latest."""
-        job = self.find(job_id, self.leased, self.lost)
-        if job is None or job.lease != lease:
-            return None
-        job.attempts += job.is_lone
-        job.is_lone = False
-        return job
 
     def take_leased(self, job_id: str, lease: int) -> ModelJob | None:
         """Remove and return the job if this lease is its latest and was not requeued."""
@@ -284,6 +273,8 @@ class QueueMachine(Machine):
                 )
                 expected.lease = job.fence
                 self.leases.append(job)
+                stored = server().hget(self.queue._engine.keys.states, job.id)
+                assert (b" apart=1" in stored) == expected.apart
         return len(jobs)
 
     @precondition(lambda self: self.leases)
@@ -297,6 +288,7 @@ class QueueMachine(Machine):
         assert getattr(self.queue, verb)(job, *arguments) is (expected is not None)
         if expected is None or verb == "ack":
             return
+        expected.apart = expected.apart and verb != "retry"
         if verb == "extend":
             self.model.leased.append(expected)
         elif verb == "fail":
@@ -305,28 +297,15 @@ class QueueMachine(Machine):
         elif verb == "retry" and not self.model.has_attempts_left(expected):
             self.model.add_dead(expected)
         else:
-            expected.attempts -= verb == "release" and not expected.is_lone
+            expected.attempts -= verb == "release"
             self.model.enqueue(expected, delayed=delay > 0)
 
-    @precondition(lambda self: self.leases)
-    @rule(at=numbers)
-    def start_lone(self, at: int) -> None:
-        """Start a lone job, by its latest or an earlier lease."""
-        lease = self.queue._lease(self.leases[-1 - at % len(self.leases)])
-        expected = self.model.start_lone(lease.id, lease.fence)
-        state = Performed(self.queue._engine, conf.alias()).start_lone(lease, "-")
-        assert (state is None) is (expected is None)
-        if expected is not None:
-            assert (state.status, state.attempts, state.lost) == ("running", expected.attempts, expected.lost)
-
     @rule(
-        count=st.integers(1, 4), starts=st.booleans(),
+        count=st.integers(1, 4),
         verb=st.sampled_from(["fail", "retry", "release", "expire", "expire"]),
     )  # fmt: skip
-    def serve(self, count: int, starts: bool, verb: str) -> None:
+    def serve(self, count: int, verb: str) -> None:
         for at in range(self.take(count)):
-            if starts:
-                self.start_lone(at)
             if verb == "expire":
                 self.expire_lease(len(self.model.leased) - 1)
             else:
@@ -465,48 +444,40 @@ PLANTS: Plants = {
         "lost attempts are unlimited": ("lost >= max_lost or", "false or"),
         "one lost attempt too many": ("lost >= max_lost", "lost > max_lost"),
         "a lost job with a single attempt starts again": ("or max_attempts == 1", ""),
-        "leases that expire while lone are counted": (
-            "if state.status == 'running' and max_lost > 0 then",
-            "if max_lost > 0 then",
-        ),
         "delay queues count lost attempts apart": (
-            "if state.status == 'running' and max_lost > 0 then",
-            "if state.status == 'running' then",
-        ),
-        "release of a lone job takes back an attempt": ("if state.status ~= 'running' then", "if false then"),
-        "lone jobs can't be settled": (
-            "(state.status == 'running' or state.status == 'lone')",
-            "state.status == 'running'",
+            "if max_lost > 0 then",
+            "if true then",
         ),
         "due jobs lose their priority": ("string.match(text, '^waiting priority=(%S+)') or '0'", "'0'"),
+        "lost jobs don't run apart": ("state.apart = '1'", "state.apart = '0'"),
+        "jobs run apart after their first loss": (
+            "if state.lost ~= '1' or max_lost <= 2 then",
+            "if true then",
+        ),
+        "the last start of a job is beside others": ("or max_lost <= 2", ""),
         "release charges the attempt": ("state.attempts = state.attempts - 1", ""),
     },
     "jobs/claim": {
-        "lost jobs are not lone": ("if lost ~= '0' and", "if false and"),
-        "jobs are lone after their first loss": ("(lost ~= '1' or limits.max_lost == '2')", "true"),
-        "the last start of a job is not lone": ("or limits.max_lost == '2'", ""),
         "jobs popped without a lease are kept": ("delete_job(records, id, state.unique)", ""),
     },
-    "jobs/start_lone": {
-        "each start counts": ("if state.status == 'lone' then", "if true then"),
-        "a start counts no attempt": (
-            "count_attempt(state, worker, milliseconds())",
-            "state.status = 'running'",
-        ),
-    },
     "jobs/stats": {
-        "stats ignore what was lost": ("count_expired(state, max_lost)", ""),
+        "stats ignore what was lost": ("count_lost(state, max_lost)", ""),
         "expired last attempts count as ready": ("dying = dying + 1", ""),
     },
+    "jobs/_places": {
+        "last in, first out": ("math.min(band.last + ROUND,", "math.min(band.last - ROUND,"),
+        "priorities are reversed": ("(100 - priority) * BAND", "(100 + priority) * BAND"),
+    },
     "jobs/_queue": {
-        "last in, first out": ("last_place(queue, priority)) + 1", "last_place(queue, priority)) - 1"),
         "jobs made ready pass those that are due": (
             "promote_due(queue, records, now)\n    append_ready(queue, {id}",
             "append_ready(queue, {id}",
         ),
         "due jobs also stay delayed": ("redis.call('ZREM', queue.delayed, unpack(due))", ""),
-        "priorities are reversed": ("(100 - priority) * BAND", "(100 + priority) * BAND"),
-        "rescheduled jobs also stay ready": ("redis.call('ZREM', queue.ready, id) +", "1 +"),
+        "rescheduled jobs also stay ready": (
+            "if redis.call('ZREM', queue.ready, id) == 0 then",
+            "if not redis.call('ZSCORE', queue.ready, id) then",
+        ),
     },
     "jobs/redrive": {
         "redrive keeps what was lost": ("digits(now), '0', '0'", "digits(now), '0', state.lost"),

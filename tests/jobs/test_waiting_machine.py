@@ -138,7 +138,7 @@ class WaitingMachine(Machine):
             self.tokens -= RATE in job.names
             job.lease = leased.lease
             assert not [other.id for other in self.jobs.values() if self.is_alike_and_before(other, job)]
-        if len(claimed.jobs) < count:
+        if len(claimed.jobs) < count and claimed.due_in != 0:
             waiting = [job.id for job in self.jobs.values() if job.queue in queues and self.may_run(job)]
             assert waiting == [], "they wait for what is free"
 
@@ -153,10 +153,10 @@ class WaitingMachine(Machine):
     def is_alike_and_before(self, other: ModelJob, job: ModelJob) -> bool:
         """Whether another job should have been leased before this one. With several needs, one that waits for
         the second one lets others pass."""
-        alike = (other.queue, other.task, other.needs) == (job.queue, job.task, job.needs) and len(
-            job.names
-        ) < 2
-        return alike and other.waits and (-other.priority, other.order) < (-job.priority, job.order)
+        if len(job.names) > 1 or not other.waits:
+            return False
+        alike = (other.queue, other.task, other.needs) == (job.queue, job.task, job.needs)
+        return alike and (-other.priority, other.order) < (-job.priority, job.order)
 
     @precondition(lambda self: any(job.lease for job in self.jobs.values()))
     @rule(
@@ -279,8 +279,8 @@ PLANTS: Plants = {
         "only the first queue is promoted": ("'LIMIT', '0', MAX_LINES", "'LIMIT', '0', '1'"),
         "promoted jobs also stay parked": ("redis.call('ZREM', queue.parked, unpack(parked))", ""),
         "promoted jobs go to the end": (
-            "ready[2 * at] = string.match(member, '^%S+ (%d+) (.*)$')",
-            "ready[2 * at] = digits(8e15 + at), string.match(member, '^%S+ %d+ (.*)$')",
+            "BAND + turn % HALF",
+            "BAND + BAND - 2 - turn % HALF / 8",
         ),
         "lines end too early": ("if #parked < count then", "if #parked <= count then"),
         "ends of leases free nothing": ("redis.call('ZREM', records.held, name .. ' ' .. id) == 1", "false"),
@@ -318,8 +318,8 @@ PLANTS: Plants = {
         "a job that is parked elsewhere promotes no other": ("    promote(records, queue, before, 1)\n", ""),
         "no token is awaited after parking": ("if known[name] and known[name].full then", "if false then"),
         "the place in the line is lost": (
-            "place = string.format('%020.0f', place)",
-            "place = string.format('%020.0f', 2 ^ 52 - place)",
+            "us + 2 * (MAX_PARKINGS - parkings_left))",
+            "10 ^ 16 - us - parkings_left)",
         ),
     },
     "jobs/_queue": {

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import decimal
+import io
 import logging
 import threading
 import time
@@ -124,10 +125,20 @@ class TestExceptions:
             return format_traceback(error)
 
         monkeypatch.setattr(records, "format_traceback", format_and_note)
+        stream = io.StringIO()
+        handler = logging.StreamHandler(stream)
+        handler.formatter = logging.Formatter()
+        monkeypatch.setattr(handler.formatter, "formatException", lambda _: "formatted again")
+        logging.getLogger("django.tasks").addHandler(handler)
         result = jobs.fail.enqueue()
-        burst()
+        try:
+            burst()
+        finally:
+            logging.getLogger("django.tasks").removeHandler(handler)
         assert len(formatted) == 1
         [error] = ended(result).errors
+        assert error.traceback in stream.getvalue()
+        assert "formatted again" not in stream.getvalue()
         assert "in fail" in error.traceback and "services/jobs" not in error.traceback
 
     def test_an_event_loop_that_fails_before_it_gets_a_coroutine(self, monkeypatch: MonkeyPatch) -> None:

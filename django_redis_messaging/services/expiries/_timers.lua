@@ -11,7 +11,7 @@
 
 -- Returns the records, the queue, the real key, and the key of the namespaces.
 local function timer_at(keys)
-  return records_at(keys), queue_at(keys, 1), keys[21], keys[22]
+  return records_at(keys), queue_at(keys, 1), keys[23], keys[24]
 end
 
 -- Reads the keys that a change of a timer writes: a key of another type fails before the first write.
@@ -31,7 +31,7 @@ end
 
 -- Takes a timer's job out of the queue, or from its lease; returns 0 if it was in neither.
 local function remove_timer(queue, id)
-  return remove_waiting(queue, id) + redis.call('ZREM', queue.leased, id)
+  return redis.call('ZREM', queue.ready, id) + redis.call('ZREM', queue.delayed, id) + redis.call('ZREM', queue.leased, id)
 end
 
 -- When a timer is due (ms), never early; and the last ms, as text, at which its real key exists.

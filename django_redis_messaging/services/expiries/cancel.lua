@@ -3,7 +3,7 @@
 -- uses _timers.lua
 -- uses jobs/_results.lua
 --
--- KEYS  1-22 timer, see _timers.lua
+-- KEYS  1-24 timer, see _timers.lua
 -- ARGV  1 unique key
 -- Returns 1, or 0 if the timer has started or doesn't exist
 local records, queue, timer = timer_at(KEYS)

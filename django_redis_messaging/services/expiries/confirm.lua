@@ -4,7 +4,7 @@
 -- uses jobs/_records.lua
 -- uses jobs/_results.lua
 --
--- KEYS  1-22 timer, see _timers.lua
+-- KEYS  1-24 timer, see _timers.lua
 -- ARGV  1 id
 -- ARGV  2 fence
 -- ARGV  3 token

@@ -5,7 +5,7 @@
 -- uses jobs/_queue.lua
 -- uses jobs/_records.lua
 --
--- KEYS  1-22 timer, see _timers.lua
+-- KEYS  1-24 timer, see _timers.lua
 -- ARGV  1 unique key
 -- ARGV  2 namespace
 -- ARGV  3 ms until it is due
@@ -27,5 +27,5 @@ uncount_attempt(state) -- of the listener that has claimed it, whose lease is st
 state.status, state.token, state.moment = 'waiting', '-', digits(due)
 write_state(records, id, state)
 redis.call('ZADD', namespaces, 'GT', digits(due), namespace)
-enqueue(queue, records, id, state.priority, due, math.floor(us / 1000))
+enqueue(queue, records, id, state.priority, due, math.floor(us / 1000), '')
 return 1

@@ -4,7 +4,7 @@
 -- uses common/_time.lua
 -- reads only
 --
--- KEYS  1-22 timer, see _timers.lua
+-- KEYS  1-24 timer, see _timers.lua
 -- ARGV  1 unique key
 -- Returns ms, 0 or more; -1 if the timer has started or doesn't exist
 local records, _, timer = timer_at(KEYS)

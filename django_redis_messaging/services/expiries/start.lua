@@ -7,7 +7,7 @@
 -- uses jobs/_records.lua
 -- uses jobs/_results.lua
 --
--- KEYS  1-22 timer, see _timers.lua
+-- KEYS  1-24 timer, see _timers.lua
 -- ARGV  1 request id
 -- ARGV  2 request window: ms
 -- ARGV  3 offset of the request windows: ms
@@ -46,6 +46,6 @@ if replaced then
 end
 add_job(records, job.id, job.name .. '\n' .. job.payload, now, due, '0', job.max_attempts, unique, '')
 redis.call('ZADD', namespaces, 'GT', digits(due), namespace)
-enqueue(queue, records, job.id, '0', due, now)
+enqueue(queue, records, job.id, '0', due, now, '')
 record_answer(request, job.id, requests, window, now)
 return job.id

@@ -1,8 +1,10 @@
 -- Leases: settled by their holders, or requeued when they expire.
 --
+-- uses _places.lua
 -- uses _queue.lua
 -- uses _records.lua
 -- uses _results.lua
+-- uses _tags.lua
 -- uses _waiting.lua
 -- uses common/_time.lua
 
@@ -26,6 +28,7 @@ end
 
 local function move_to_dead(queue, records, id, state, now, limits)
   release_unique(records, id, state.unique)
+  remove_tags(records, id, state.more)
   wake_waiters(records, id, state)
   state.status, state.moment, state.token = 'dead', digits(now), '-'
   write_state(records, id, state)
@@ -49,7 +52,7 @@ local function requeue(queue, records, id, state, due, now, limits)
   end
   state.status, state.moment, state.token = 'waiting', digits(math.max(due, now)), '-'
   write_state(records, id, state)
-  enqueue(queue, records, id, state.priority, due, now)
+  enqueue(queue, records, id, state.priority, due, now, state.more)
 end
 
 -- Settles a lease as anything but done or cancelled.
@@ -104,7 +107,7 @@ local function push_follow_up(queue, records, us, max_aliases, id, payload, dela
   local now = math.floor(us / 1000)
   local due = math.max(due_after(delay, us), now)
   add_job(records, id, payload, now, due, priority, max_attempts, unique, more)
-  enqueue(queue, records, id, priority, due, now)
+  enqueue(queue, records, id, priority, due, now, more)
 end
 
 -- rare

@@ -1,12 +1,10 @@
 -- A queue: its keys follow the records in the KEYS of a script, in the order of QueueKeys.all in
--- services/jobs/keys.py. The score of a ready job is its place: each priority has a band of 2^45 places, the highest
--- priority first; within a band, jobs are in the order in which they became ready. Places grow with the time, so that
--- also a job that leaves the ready ones for a while, see _waiting.lua, is in its order when it comes back.
+-- services/jobs/keys.py. The score of a ready job is its place, see _places.lua.
 --
+-- uses _places.lua
 -- uses _records.lua
 -- uses common/_time.lua
-local BAND = 2 ^ 45
-local PLACES_PER_MS = 8 -- a band lasts until the year 2109
+
 -- Jobs that one script promotes, in all queues together.
 local promotions_left = 500
 
@@ -15,25 +13,20 @@ local MARKER = '\0tokens'
 
 -- The queue of this number, from 1.
 local function queue_at(keys, number)
-  local at = 9 + 6 * number
+  local at = 9 + 7 * number
   return {
     ready = keys[at], delayed = keys[at + 1], leased = keys[at + 2], dead = keys[at + 3], bell = keys[at + 4],
-    parked = keys[at + 5],
+    parked = keys[at + 5], groups = keys[at + 6],
   }
 end
 
 -- All queues, of a script that has no other keys behind the records.
 local function queues_at(keys)
   local queues = {}
-  for number = 1, (#keys - 14) / 6 do
+  for number = 1, (#keys - 15) / 7 do
     queues[number] = queue_at(keys, number)
   end
   return queues
-end
-
--- The lowest place of the band behind that of a place.
-local function next_band(place)
-  return digits((math.floor(tonumber(place) / BAND) + 1) * BAND)
 end
 
 -- Wakes one waiting worker.
@@ -41,31 +34,14 @@ local function ring_bell(queue)
   redis.call('ZADD', queue.bell, '0', 'look')
 end
 
--- The last place of a band that begins at `low`, of a queue with jobs behind it.
--- rare
-local function last_within(queue, low)
-  local last = redis.call('ZREVRANGEBYSCORE', queue.ready, '(' .. digits(low + BAND), digits(low), 'WITHSCORES', 'LIMIT', 0, 1)
-  return tonumber(last[2])
-end
-
--- The last place in the band of a priority that is taken; or that of the ms `now`, if it is higher.
-local function last_place(queue, priority, now)
-  local low = (100 - priority) * BAND
-  local last = tonumber(redis.call('ZREVRANGE', queue.ready, '0', '0', 'WITHSCORES')[2])
-  if last and last >= low + BAND then
-    last = last_within(queue, low)
-  end
-  return math.max(last or 0, low + PLACES_PER_MS * now)
-end
-
--- Appends jobs to the bands of their priorities.
-local function append_ready(queue, ids, priorities, now)
-  local ends, members = {}, {}
+-- Makes jobs ready, in this order. `texts`: of each its state, or its fields that never change.
+local function append_ready(queue, ids, priorities, texts)
+  local bands, members = {}, {}
   for at, id in ipairs(ids) do
     local priority = priorities[at]
-    local place = (ends[priority] or last_place(queue, priority, now)) + 1
-    ends[priority] = place
-    members[2 * at - 1], members[2 * at] = digits(place), id
+    local band = bands[priority] or band_of(queue, priority)
+    bands[priority] = band
+    members[2 * at - 1], members[2 * at] = digits(take_place(queue, band, texts[at])), id
   end
   redis.call('ZADD', queue.ready, unpack(members))
 end
@@ -79,17 +55,18 @@ local function promote_due(queue, records, now)
     return
   end
   promotions_left = promotions_left - #due
-  local ids, priorities = {}, {}
+  local ids, priorities, texts = {}, {}, {}
   for at, text in ipairs(redis.call('HMGET', records.states, unpack(due))) do
     if due[at] == MARKER then
       due[at] = '' -- it stays: a sweep handles it
     elseif text then
       ids[#ids + 1] = due[at]
       priorities[#priorities + 1] = priority_of(text)
+      texts[#texts + 1] = text
     end
   end
   if #ids > 0 then
-    append_ready(queue, ids, priorities, now)
+    append_ready(queue, ids, priorities, texts)
   end
   redis.call('ZREM', queue.delayed, unpack(due))
 end
@@ -103,13 +80,14 @@ local function delay_until(queue, id, due)
   end
 end
 
--- Makes a job ready, behind those that became due before, and wakes a worker; or delays it until the ms `due`.
-local function enqueue(queue, records, id, priority, due, now)
+-- Makes a job ready, behind those that became due before, and wakes a worker; or delays it until the ms `due`. `more`: its
+-- fields that never change.
+local function enqueue(queue, records, id, priority, due, now, more)
   if due > now then
     delay_until(queue, id, due)
   else
     promote_due(queue, records, now)
-    append_ready(queue, {id}, {priority}, now)
+    append_ready(queue, {id}, {priority}, {more})
     ring_bell(queue)
   end
 end
@@ -120,8 +98,12 @@ local function count_waiting(queue)
 end
 
 -- Takes a job out of the queue that is ready or delayed; returns 0 if it was neither.
-local function remove_waiting(queue, id)
-  return redis.call('ZREM', queue.ready, id) + redis.call('ZREM', queue.delayed, id)
+local function remove_waiting(queue, id, state)
+  if redis.call('ZREM', queue.ready, id) == 0 then
+    return redis.call('ZREM', queue.delayed, id)
+  end
+  leave_group(queue, state)
+  return 1
 end
 
 -- The due time, in ms: `delay` is a number of ms, or @ and a moment in ms. Rounded up: never early, not even

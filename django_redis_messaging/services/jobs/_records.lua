@@ -1,16 +1,18 @@
 -- The records of jobs: the first KEYS of every job script, in the order of JobKeys.records in services/jobs/keys.py.
 --
+-- uses _tags.lua
 -- uses common/_time.lua
 local function records_at(keys)
   return {
     jobs = keys[1], states = keys[2], outcomes = keys[3], finished = keys[4], uniques = keys[5], aliases = keys[6],
     held = keys[7], lines = keys[8], rates = keys[9], tokens = keys[10], limits = keys[11], paused = keys[12],
+    tags = keys[13],
   }
 end
 
 -- The two hashes for request ids, which follow the records: see common/_requests.lua. `offset`: ms, or nil.
 local function requests_at(keys, offset)
-  return {keys[13], keys[14], offset = offset}
+  return {keys[14], keys[15], offset = offset}
 end
 
 -- A job's state, for example:
@@ -19,7 +21,7 @@ end
 --     first=1764170060001 by=web1-17-0a8554 task=shop.tasks.pack (in one line)
 --   succeeded attempts=1/5 pushed=1764170000000 ended=1764170060350 fence=1764170060001234 first=1764170060001
 --     by=web1-17-0a8554 task=shop.tasks.pack (in one line)
--- It begins with a status: waiting, running, succeeded, dead, cancelled.
+-- It begins with a status: waiting, running, succeeded, dead, cancelled, expired.
 -- Named fields follow, in this order. Where a default is given, the field is left out if it has that value.
 -- priority  default 0
 -- attempts  how many have been started / how many may be started
@@ -35,11 +37,16 @@ end
 -- cancel    of a running job that shall be cancelled: ms to keep the cancellation as its result; default -
 -- apart     1 if the job runs in a process of its own, since it may have ended the one it ran in; default 0
 -- blocked   what a waiting job waits for, or did until it was promoted, see _waiting.lua; default -
--- place     its place in `ready`; there is one if there is `blocked`; default 0
+-- place     its place among parked jobs; there is one if there is `blocked`; default 0
 -- Then come the fields that never change, all of them optional. The scripts call them `more` and parse them only where
 -- they need one: see `field`. Their values have no spaces and no newlines.
 -- task      name of the task
 -- needs     what the job must get to be leased, see _waiting.lua
+-- group     with whose jobs it shares its turns, see _places.lua; percent-encoded
+-- expires   ms from which on the job is not started: see expired_at. A push may give + and the ms until then
+-- weight    how many jobs of its group have a turn in a round, from 1 to 100; default 1
+-- tags      separated by commas, each percent-encoded, see _tags.lua; followed by
+-- queue     name of its queue, percent-encoded
 -- The last field is
 -- unique    key that no other unfinished job may have, any text without newlines; default: empty
 -- The state of a job whose result is kept is followed by its payload and its log, each after a newline: one field
@@ -109,7 +116,16 @@ end
 
 -- Whether a job in this state has a result.
 local function has_ended(state)
-  return state.status == 'succeeded' or state.status == 'dead' or state.status == 'cancelled'
+  return state.status ~= 'waiting' and state.status ~= 'running'
+end
+
+-- The ms at which a job has expired that no attempt has started; nil if it has not. A claim doesn't start it, but ends it.
+-- For all who read it before, it has ended, too.
+local function expired_at(state, now)
+  if state.status == 'waiting' and state.first == '0' and string.find(state.more, ' expires=', 1, true) then
+    local moment = tonumber(field(state, 'expires'))
+    return moment <= now and moment or nil
+  end
 end
 
 local function format_state(state)
@@ -213,7 +229,11 @@ end
 -- The job that has a unique key, or false.
 local function unique_holder(records, unique)
   local id = redis.call('HGET', records.uniques, unique)
-  return id and redis.call('HEXISTS', records.states, id) == 1 and id
+  local text = id and redis.call('HGET', records.states, id)
+  if text and string.find(text, ' expires=', 1, true) and expired_at(parse_state(text), milliseconds()) then
+    return false
+  end
+  return text and id
 end
 
 -- The job that has the unique key with which a job is pushed, or false. If there is one, the id of the pushed job stands
@@ -230,12 +250,23 @@ local function holder_for(records, id, unique, max_aliases)
   return holder
 end
 
+-- The fields of a job that never change, with the moment at which it expires, of a push that gives +ms.
+-- rare
+local function with_moment(more, now)
+  local before, ms, after = string.match(more, '^(.*expires=)%+(%d+)(.*)$')
+  return before .. digits(now + ms) .. after
+end
+
 -- Stores a job that is pushed at the ms `now`, and waits until `due`. `more`: the fields that never change, as text.
 local function add_job(records, id, payload, now, due, priority, max_attempts, unique, more)
+  if string.find(more, 'expires=+', 1, true) then
+    more = with_moment(more, now)
+  end
   redis.call('HSET', records.jobs, id, payload)
   local pushed = digits(now)
   local moment = due > now and digits(due) or pushed
   redis.call('HSET', records.states, id, new_state(pushed, moment, priority, max_attempts, unique, more))
+  add_tags(records, id, more)
   if unique ~= '' then
     redis.call('HSET', records.uniques, unique, id)
   end
@@ -282,6 +313,11 @@ local function read_record(records, id, max_age)
   local expires = redis.call('ZSCORE', records.finished, id)
   if (expires and tonumber(expires) <= now) or (state.status == 'dead' and state.moment + max_age <= now) then
     return
+  end
+  local expired = expired_at(state, now)
+  if expired then
+    state.status, state.moment = 'expired', digits(expired)
+    text = format_state(state)
   end
   local head, payload, log = string.match(text, '^([^\n]*)\n([^\n]*)\n(.*)$')
   if head then

@@ -7,6 +7,7 @@
 -- too.
 --
 -- uses _records.lua
+-- uses _tags.lua
 -- uses common/_time.lua
 
 -- Jobs that one script removes because they have expired, in all queues together.
@@ -142,6 +143,7 @@ end
 -- Ends a job, with a last line of its log. Its result is kept for `ttl` ms, 0: not at all.
 local function finish_job(records, id, state, status, line, ttl, now, limits)
   release_unique(records, id, state.unique)
+  remove_tags(records, id, state.more)
   wake_waiters(records, id, state)
   if ttl <= 0 then
     return delete_job(records, id, state.unique)

@@ -12,20 +12,22 @@
 -- `place`. `lines` has the queues in which jobs are parked on a need. The name of a need there, and in `held`, is
 -- without the limit.
 --
--- What frees a need promotes the first job that is parked on it, in each queue: to its place in `ready`, where a claim
--- finds it before later jobs. Its state keeps `blocked` until it is leased. If a promoted job is leased and the need
+-- What frees a need promotes the first job that is parked on it, in each queue: to `ready`, before all others of its
+-- priority. Its state keeps `blocked` until it is leased. If a promoted job is leased and the need
 -- is still free, or is parked on something else, or is taken out, the next one is promoted. So no job stays parked on a
 -- free need; and since each queue has a promoted job of its own, a queue without workers holds up no other.
 --
 -- Promotions write to the queues of the parked jobs, which may not be among the KEYS. Their keys have to be computed;
 -- they are in the slot of the KEYS.
 --
+-- uses _places.lua
 -- uses _queue.lua
 -- uses _records.lua
 -- uses common/_time.lua
 
 -- Jobs that one claim parks.
-local parkings_left = 200
+local MAX_PARKINGS = 200
+local parkings_left = MAX_PARKINGS
 -- Queues in which what becomes free promotes jobs.
 local MAX_LINES = 100
 -- Jobs that are promoted together, where more than one is free.
@@ -34,7 +36,7 @@ local PROMOTED = 20
 -- What this script knows of needs, by their names: of a rate see read_rate; else {held = number of jobs that hold it,
 -- limit = what `limits` says, or nil}.
 local known = {}
--- The queues in which this script has promoted jobs, by their bells.
+-- The queues in which this script has promoted jobs, by their bells: {bell = …, first = the first of their places}.
 local promoted = {}
 -- What is paused: {["queue:NAME"] = true, ["task:NAME"] = true}; `tasks`: whether a task is.
 local paused = {}
@@ -74,12 +76,30 @@ end
 -- rare
 local function queue_named(records, name)
   local tag = string.sub(records.jobs, 1, -#'jobs' - 1) .. 'queue:' .. name .. ':'
-  return {ready = tag .. 'ready', delayed = tag .. 'delayed', bell = tag .. 'bell', parked = tag .. 'parked'}
+  return {
+    ready = tag .. 'ready', delayed = tag .. 'delayed', bell = tag .. 'bell', parked = tag .. 'parked',
+    groups = tag .. 'groups',
+  }
 end
 
 -- The range of the members that begin with a name and a space, for commands by LEX.
 local function lex_range(name)
   return '[' .. name .. ' ', '(' .. name .. '!'
+end
+
+-- Makes a promoted job ready, before all others of its priority that were not promoted. `text`: its state. `turn`: its place
+-- among parked jobs, without the priority.
+-- rare
+local function put_first(queue, id, text, turn)
+  local priority, group = priority_of(text), group_of(text)
+  local place = (100 - priority) * BAND + turn % HALF
+  place = place - place % 2 + (group and 1 or 0)
+  redis.call('ZADD', queue.ready, digits(place), id)
+  local before = promoted[queue.bell]
+  promoted[queue.bell] = {bell = queue.bell, first = math.min(place, before and before.first or place)}
+  if group then
+    redis.call('HINCRBY', queue.groups, 'jobs ' .. priority .. ' ' .. group, '1')
+  end
 end
 
 -- Promotes the first `count` jobs of a queue that are parked on a need.
@@ -93,13 +113,17 @@ local function promote(records, queue, name, count)
   if #parked == 0 then
     return
   end
-  local ready = {}
+  local turns, ids = {}, {}
   for at, member in ipairs(parked) do
-    ready[2 * at - 1], ready[2 * at] = string.match(member, '^%S+ (%d+) (.*)$')
+    turns[at], ids[at] = string.match(member, '^%S+ %d%d%d(%d+) (.*)$')
   end
   redis.call('ZREM', queue.parked, unpack(parked))
-  redis.call('ZADD', queue.ready, unpack(ready))
-  promoted[queue.bell] = queue
+  local texts = redis.call('HMGET', records.states, unpack(ids))
+  for at, text in ipairs(texts) do
+    if text then
+      put_first(queue, ids[at], text, turns[at])
+    end
+  end
 end
 
 -- Promotes the first `count` jobs of each queue that are parked on a need.
@@ -138,7 +162,7 @@ end
 
 -- Takes a waiting job out of the queue, wherever it waits; returns 0 if it doesn't wait there.
 local function take_out(records, queue, id, state)
-  local removed = remove_waiting(queue, id)
+  local removed = remove_waiting(queue, id, state)
   if state.blocked ~= '-' and removed == 0 then
     removed = redis.call('ZREM', queue.parked, state.blocked .. ' ' .. state.place .. ' ' .. id)
   elseif state.blocked ~= '-' then
@@ -271,11 +295,14 @@ local function promote_next(records, queue, state, name, us)
   end
 end
 
--- Parks a job of this place on a need.
+-- Parks a job on a need. It keeps the place that it got when it was parked first.
 -- rare
-local function park(records, queue, id, state, place, name)
+local function park(records, queue, id, state, name, us)
   parkings_left = parkings_left - 1
-  place = string.format('%020.0f', place)
+  local place = state.place
+  if place == '0' then
+    place = string.format('%03d%017.0f', 100 - state.priority, us + 2 * (MAX_PARKINGS - parkings_left))
+  end
   redis.call('ZADD', queue.parked, '0', name .. ' ' .. place .. ' ' .. id)
   redis.call('ZADD', records.lines, '0', name .. ' ' .. name_of(queue))
   if known[name] and known[name].full then
@@ -293,10 +320,10 @@ end
 
 -- Whether a job can be leased; if so, takes all that it needs, else parks it. `holds`: see take_needs.
 -- rare
-local function admit_waiting(records, queue, id, state, place, us, holds)
+local function admit_waiting(records, queue, id, state, us, holds)
   local name, before = find_blocked(records, state, us), state.blocked
   if name then
-    park(records, queue, id, state, place, name)
+    park(records, queue, id, state, name, us)
     return false
   end
   take_needs(records, id, state, us, holds)
@@ -308,7 +335,7 @@ local function admit_waiting(records, queue, id, state, place, us, holds)
 end
 
 -- The same; for a job that waits for nothing it costs nothing.
-local function admit(records, queue, id, state, place, us, holds)
+local function admit(records, queue, id, state, us, holds)
   return state.blocked == '-' and not paused.tasks and not string.find(state.more, ' needs=', 1, true)
-    or admit_waiting(records, queue, id, state, place, us, holds)
+    or admit_waiting(records, queue, id, state, us, holds)
 end

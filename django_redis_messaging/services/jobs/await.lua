@@ -3,7 +3,7 @@
 -- uses _records.lua
 -- uses _results.lua
 --
--- KEYS  1-14 records, see _records.lua
+-- KEYS  1-15 records, see _records.lua
 -- ARGV  1 id
 -- ARGV  2 age at which the result of a dead job expires: ms
 -- Returns {id, payload, state, log} of a job that has ended; {id} of one that has not; {} if the job doesn't exist,

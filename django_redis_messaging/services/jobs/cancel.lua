@@ -8,8 +8,8 @@
 -- uses common/_requests.lua
 -- uses common/_time.lua
 --
--- KEYS  1-14 records, see _records.lua
--- KEYS  15-20 queue, see _queue.lua
+-- KEYS  1-15 records, see _records.lua
+-- KEYS  16-22 queue, see _queue.lua
 -- ARGV  1 id
 -- ARGV  2 ms to keep the cancellation as the job's result; 0: delete the job
 -- ARGV  3 line for the log of attempts
@@ -34,7 +34,7 @@ end
 id = resolve_alias(records, id)
 local state = read_state(records, id)
 local removed = 0
-if state and state.status == 'waiting' then
+if state and state.status == 'waiting' and not expired_at(state, now) then
   removed = take_out(records, queue, id, state)
   if removed == 0 then
     return redis.call('HGET', records.jobs, id)

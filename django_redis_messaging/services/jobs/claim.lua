@@ -1,14 +1,16 @@
 -- Settles leases, does what is due by time, and leases the next jobs that don't have to wait for anything.
 --
 -- uses _leases.lua
+-- uses _places.lua
 -- uses _queue.lua
 -- uses _records.lua
 -- uses _results.lua
+-- uses _tags.lua
 -- uses _waiting.lua
 -- uses common/_time.lua
 --
--- KEYS  1-14 records, see _records.lua
--- KEYS  15… queues, see _queue.lua; the first one is served first
+-- KEYS  1-15 records, see _records.lua
+-- KEYS  16… queues, see _queue.lua; the first one is served first
 -- ARGV  1 token of the new leases
 -- ARGV  2 worker, or -
 -- ARGV  3 length of the new leases: ms; 0: the jobs are deleted at once
@@ -43,6 +45,7 @@ local function lease_job(queue, id, state)
   count_attempt(state, worker, now)
   if length == 0 then
     release_unique(records, id, state.unique)
+    remove_tags(records, id, state.more)
     delete_job(records, id, state.unique)
     return format_state(state)
   end
@@ -55,10 +58,34 @@ local function lease_job(queue, id, state)
 end
 
 local jobs, taken = {}, 0
+-- Expired jobs that one claim ends.
+local expirations_left = 100
 
-local function lease(number, id, place)
+-- Whether the claim has parked or ended so many jobs that it leases no more.
+local function is_tired()
+  return parkings_left <= 0 or expirations_left <= 0
+end
+
+-- rare
+local function end_expired(queue, id, state, expired)
+  expirations_left = expirations_left - 1
+  finish_job(records, id, state, 'expired', '', limits.result_ttl + now - expired, expired, limits)
+  if state.blocked ~= '-' then -- it was promoted: the next one is
+    promote(records, queue, state.blocked, 1)
+  end
+end
+
+local function lease(number, id)
   local queue, state = queues[number], read_state(records, id)
-  if not state or not admit(records, queue, id, state, place, us, length > 0) then
+  if not state then
+    return
+  end
+  leave_group(queue, state)
+  local expired = expired_at(state, now)
+  if expired then
+    end_expired(queue, id, state, expired)
+    return
+  elseif not admit(records, queue, id, state, us, length > 0) then
     return
   end
   local payload = redis.call('HGET', records.jobs, id)
@@ -68,6 +95,20 @@ local function lease(number, id, place)
     jobs[at + 4] = lease_job(queue, id, state)
     taken = taken + 1
   end
+end
+
+-- Returns jobs to the queue, from this one of the popped ones on, if one that was promoted meanwhile is before them.
+-- rare
+local function return_popped(queue, popped, from)
+  if promoted[queue.bell].first > tonumber(popped[from + 1]) then
+    return false
+  end
+  local ready = {}
+  for at = from, #popped, 2 do
+    ready[#ready + 1], ready[#ready + 2] = popped[at + 1], popped[at]
+  end
+  redis.call('ZADD', queue.ready, unpack(ready))
+  return true
 end
 
 -- Leases the jobs of a queue, until there are enough. Returns when the oldest of those that are too young became due.
@@ -82,10 +123,13 @@ local function lease_jobs(number, queue)
       popped = redis.call('ZPOPMIN', queue.ready, digits(left))
     end
     for at = 1, #popped, 2 do
-      lease(number, popped[at], popped[at + 1])
+      lease(number, popped[at])
+      if promoted[queue.bell] and at < #popped - 1 and return_popped(queue, popped, at + 2) then
+        break
+      end
     end
     local may_be_more = #popped == 2 * left or promoted[queue.bell]
-  until taken == wanted or not may_be_more or parkings_left <= 0
+  until taken == wanted or not may_be_more or is_tired()
   return oldest or math.huge
 end
 
@@ -107,7 +151,7 @@ for number, queue in ipairs(queues) do
     next_due = math.min(next_due, queue.next_token or math.huge)
   end
   -- Wakes another worker for the jobs that are left; and for those due soon, as this worker may be busy then.
-  local left = not is_paused and (taken == wanted or parkings_left <= 0) and redis.call('EXISTS', queue.ready) == 1
+  local left = not is_paused and (taken == wanted or is_tired()) and redis.call('EXISTS', queue.ready) == 1
   if left or (taken > 0 and next_due < now + 1000) then
     ring_bell(queue)
   end
@@ -120,6 +164,9 @@ for number, queue in ipairs(queues) do
 end
 if wanted == 0 and remove_expired(queues, records, now, limits) then
   soonest = now
+end
+if taken < wanted and next(promoted) then
+  soonest = now -- in a queue that was served before
 end
 wake_for_promoted()
 return {now, soonest < math.huge and math.max(soonest - now, 0) or -1, settled, jobs}

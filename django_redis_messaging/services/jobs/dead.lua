@@ -5,8 +5,8 @@
 -- uses common/_time.lua
 -- reads only
 --
--- KEYS  1-14 records, see _records.lua
--- KEYS  15-20 queue, see _queue.lua
+-- KEYS  1-15 records, see _records.lua
+-- KEYS  16-22 queue, see _queue.lua
 -- ARGV  1 number of jobs
 -- ARGV  2 age at which a dead job is deleted: ms
 -- Returns a list of {id, payload, state, log}

@@ -301,17 +301,11 @@ class Engine:
         """Settle leases, do what is due by time, and lease up to `count` jobs for `lease` ms (0: the jobs are
         deleted at once). A lost reply is not requested again: its jobs come back when their leases end, or
         with `return_claims`. `token` identifies the claim; empty: a new one."""
-        token = token or new_token()
-        words: list[Argument] = [token, worker, lease, count, min_age, *self._limits()]
+        words: list[Argument] = [token or new_token(), worker, lease, count, min_age, *self._limits()]
         for one in settlements:
             words += (queues.index(one.lease.queue) + 1, *one.words)
         reply = yield Script("jobs/claim", self.keys.with_queues(queues), words, once=True)
-        claimed = parse_claim(reply, queues)
-        if claimed.jobs or claimed.due_in != 0 or not count:
-            return claimed
-        # all that it has looked at has to wait; others are ready behind
-        claim = self.claim(queues, count, lease, worker=worker, token=token, min_age=min_age)
-        return (yield from claim)._replace(applied=claimed.applied)
+        return parse_claim(reply, queues)
 
     def return_claims(self, queues: Sequence[str], tokens: Sequence[str]) -> Steps[int]:
         """Release the jobs of claims whose replies were lost, uncounted. Returns how many."""
@@ -378,7 +372,38 @@ class Engine:
 
     def reschedule(self, queue: str, job_id: str, delay: int | str, line: str = "") -> Steps[str | None]:
         """Change when a waiting job is due. Returns its queue, as `cancel`."""
-        return (yield from self._change_waiting("jobs/reschedule", queue, (job_id, delay, line)))
+        return (yield from self._change_waiting("jobs/reschedule", queue, (job_id, delay, line, "")))
+
+    def set_priority(self, queue: str, job_id: str, priority: int) -> Steps[str | None]:
+        """Change the priority of a waiting job. A ready one comes behind those of its new priority. Returns
+        its queue, as `cancel`."""
+        return (yield from self._change_waiting("jobs/reschedule", queue, (job_id, "", "", priority)))
+
+    def cancel_tagged(self, tag: str, *, ttl: int, line: str) -> Steps[int]:
+        """Cancel the jobs that have a tag, in its stored form: those that wait, and the running ones, as
+        `cancel`. Returns how many."""
+        total, position = 0, f"[{tag} "
+        while True:
+            page: list[bytes] = yield Command(
+                "ZRANGEBYLEX", self.keys.tags, position, f"({tag}!", "LIMIT", 0, PAGE, reads=True
+            )
+            if not page:
+                return total
+            position = "(" + page[-1].decode()
+            by_queue: dict[str, list[str]] = {}
+            for _, queue, job_id in (member.decode().split(" ", 2) for member in page):
+                by_queue.setdefault(unquote(queue), []).append(job_id)
+            counts: list[int] = yield [
+                Script(
+                    "jobs/cancel_many",
+                    self.keys.queue(queue).with_records,
+                    (ttl, line, request(None), window(), *self._limits(), *ids),
+                )
+                for queue, ids in by_queue.items()
+            ]
+            total += sum(counts)
+            if len(page) < PAGE:
+                return total
 
     def _change_waiting(self, script: str, queue: str, words: Sequence[Argument]) -> Steps[str | None]:
         """Call a script about a job that waits, most likely in `queue`; if it waits in another one, call it

@@ -4,8 +4,8 @@
 -- uses _records.lua
 -- uses common/_time.lua
 --
--- KEYS  1-14 records, see _records.lua
--- KEYS  15… queues, see _queue.lua
+-- KEYS  1-15 records, see _records.lua
+-- KEYS  16… queues, see _queue.lua
 -- ARGV  1 length of the leases from now: ms
 -- ARGV  2… leases, each: queue (1, 2 …), id, fence, token
 -- Returns for each 1, 2 if the job shall be cancelled, or 0 if the lease is stale

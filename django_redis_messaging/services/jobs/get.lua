@@ -3,7 +3,7 @@
 -- uses _records.lua
 -- reads only
 --
--- KEYS  1-14 records, see _records.lua
+-- KEYS  1-15 records, see _records.lua
 -- ARGV  1 id
 -- ARGV  2 age at which the result of a dead job expires: ms
 -- Returns {id, payload, state, log}; {} if the job doesn't exist, or its result has expired

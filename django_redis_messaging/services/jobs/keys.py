@@ -98,6 +98,12 @@ class JobKeys:
         return self.tag + ":paused"
 
     @functools.cached_property
+    def tags(self) -> str:
+        """ZSET TAG QUEUE JOB: a job that waits or runs has this tag. All scores are 0. A member is deleted
+        when the job ends."""
+        return self.tag + ":tags"
+
+    @functools.cached_property
     def requests(self) -> list[str]:
         """HASH request id → first answer: two keys, used in turn, one window each. Each expires when its next
         turn begins."""
@@ -149,7 +155,7 @@ class JobKeys:
     def _with_requests(self, requests: list[str]) -> list[str]:
         own = [self.jobs, self.states, self.outcomes, self.finished, self.uniques, self.aliases]
         waiting = [self.held, self.lines, self.rates, self.tokens, self.limits, self.paused]
-        return [*own, *waiting, *requests]
+        return [*own, *waiting, self.tags, *requests]
 
     def with_queues(self, values: Sequence[str]) -> list[str]:
         """The KEYS of a script about several queues: the records, then each queue."""
@@ -186,8 +192,7 @@ class QueueKeys:
 
     @functools.cached_property
     def ready(self) -> str:
-        """ZSET job id → place: (100 - priority) * 2^45 + order, which is at least 8 times the ms at which the
-        job became ready. Capped on push."""
+        """ZSET job id → place: (100 - priority) * 2^45 + order, see _places.lua. Capped on push."""
         return self.tag + ":ready"
 
     @functools.cached_property
@@ -213,14 +218,21 @@ class QueueKeys:
 
     @functools.cached_property
     def parked(self) -> str:
-        """ZSET NEED PLACE JOB: a job that waits for what it needs, for example a permit, and its place in
-        `ready`, 20 digits. All scores are 0. Capped on push, together with `ready`."""
+        """ZSET NEED PLACE JOB: a job that waits for what it needs, for example a permit, and its place
+        among them, 20 digits. All scores are 0. Capped on push, together with `ready`."""
         return self.tag + ":parked"
+
+    @functools.cached_property
+    def groups(self) -> str:
+        """HASH jobs PRIORITY GROUP → how many jobs of the group are ready, and last PRIORITY GROUP → the last
+        place that they have got; "last PRIORITY" for jobs without a group. The fields of a group are deleted
+        when the last of its jobs is claimed, all others when no job is ready then."""
+        return self.tag + ":groups"
 
     @functools.cached_property
     def all(self) -> list[str]:
         """The keys of the queue, in the order of _queue.lua."""
-        return [self.ready, self.delayed, self.leased, self.dead, self.bell, self.parked]
+        return [self.ready, self.delayed, self.leased, self.dead, self.bell, self.parked, self.groups]
 
 
 def request_shard(request: str) -> int:

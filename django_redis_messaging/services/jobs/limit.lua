@@ -3,7 +3,7 @@
 -- uses _records.lua
 -- uses _waiting.lua
 --
--- KEYS  1-14 records, see _records.lua
+-- KEYS  1-15 records, see _records.lua
 -- ARGV  1 permit:NAME, percent-encoded
 -- ARGV  2 limit; empty: that of each job
 -- Returns nothing

@@ -4,7 +4,7 @@
 -- uses common/_requests.lua
 -- uses common/_time.lua
 --
--- KEYS  1-14 records, see _records.lua
+-- KEYS  1-15 records, see _records.lua
 -- ARGV  1 queue:NAME or task:NAME, the name as it is in keys and states
 -- ARGV  2 further fields, as text: by whom, and why
 -- ARGV  3 how many queues and tasks may be paused

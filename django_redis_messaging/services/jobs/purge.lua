@@ -3,12 +3,13 @@
 -- uses _queue.lua
 -- uses _records.lua
 -- uses _results.lua
+-- uses _tags.lua
 -- uses _waiting.lua
 -- uses common/_requests.lua
 -- uses common/_time.lua
 --
--- KEYS  1-14 records, see _records.lua
--- KEYS  15-20 queue, see _queue.lua
+-- KEYS  1-15 records, see _records.lua
+-- KEYS  16-22 queue, see _queue.lua
 -- ARGV  1 number of jobs
 -- ARGV  2 request id
 -- ARGV  3 request window: ms
@@ -23,7 +24,7 @@ if before then
   return tonumber(before)
 end
 local left = count
-redis.call('DEL', queue.bell)
+redis.call('DEL', queue.bell, queue.groups)
 
 -- Deletes a job that was in a queue. The end of its lease, if it has one, frees what it holds.
 local function purge_job(id)
@@ -32,6 +33,7 @@ local function purge_job(id)
   release_unique(records, id, unique)
   if state then
     release_needs(records, id, state)
+    remove_tags(records, id, state.more)
     wake_waiters(records, id, state)
   end
   delete_job(records, id, unique)

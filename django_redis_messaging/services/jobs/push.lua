@@ -5,8 +5,8 @@
 -- uses common/_requests.lua
 -- uses common/_time.lua
 --
--- KEYS  1-14 records, see _records.lua
--- KEYS  15-20 queue, see _queue.lua
+-- KEYS  1-15 records, see _records.lua
+-- KEYS  16-22 queue, see _queue.lua
 -- ARGV  1 request id; empty if the ids of the jobs are new, and their records outlive all repeats
 -- ARGV  2 request window: ms
 -- ARGV  3 offset of the request windows: ms
@@ -44,7 +44,7 @@ if waiting > max_waiting then
   return waiting
 end
 
-local ready, priorities = {}, {}
+local ready, priorities, texts = {}, {}, {}
 local pushed, in_force = digits(now), ''
 for at = FIRST, #ARGV, FIELDS do
   local id, payload, delay, priority, max_attempts, unique, more = unpack(ARGV, at, at + FIELDS - 1)
@@ -64,7 +64,7 @@ for at = FIRST, #ARGV, FIELDS do
     if due > now then
       delay_until(queue, id, due)
     else
-      ready[#ready + 1], priorities[#priorities + 1] = id, priority
+      ready[#ready + 1], priorities[#priorities + 1], texts[#texts + 1] = id, priority, more
     end
   end
   if unique ~= '' or count == 1 then
@@ -75,7 +75,7 @@ if #ready > 0 then
   if delayed > 0 then
     promote_due(queue, records, now) -- these became due before
   end
-  append_ready(queue, ready, priorities, now)
+  append_ready(queue, ready, priorities, texts)
   ring_bell(queue)
 end
 local answer = pushed .. in_force

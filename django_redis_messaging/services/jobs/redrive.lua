@@ -2,11 +2,12 @@
 --
 -- uses _queue.lua
 -- uses _records.lua
+-- uses _tags.lua
 -- uses common/_requests.lua
 -- uses common/_time.lua
 --
--- KEYS  1-14 records, see _records.lua
--- KEYS  15-20 queue, see _queue.lua
+-- KEYS  1-15 records, see _records.lua
+-- KEYS  16-22 queue, see _queue.lua
 -- ARGV  1 age at which a dead job is deleted: ms
 -- ARGV  2 page size, if no ids are given: the oldest jobs first
 -- ARGV  3 position of the page, as returned with the page before; empty for the first
@@ -37,8 +38,10 @@ local function redrive(id)
   end
   state.status, state.moment, state.attempts, state.lost = 'waiting', digits(now), '0', '0'
   state.first, state.last, state.by = '0', '0', '-'
+  state.more = string.gsub(state.more, ' expires=%d+', '') -- it was started in time
   write_state(records, id, state)
-  enqueue(queue, records, id, state.priority, now, now)
+  add_tags(records, id, state.more)
+  enqueue(queue, records, id, state.priority, now, now, state.more)
   redis.call('ZREM', queue.dead, id)
   return true
 end

@@ -6,14 +6,14 @@
 -- uses common/_requests.lua
 -- uses common/_time.lua
 --
--- KEYS  1-14 records, see _records.lua
--- KEYS  15 bell of the queue; none for a task
+-- KEYS  1-15 records, see _records.lua
+-- KEYS  16 bell of the queue; none for a task
 -- ARGV  1 queue:NAME or task:NAME, as in jobs/pause.lua
 -- ARGV  2 request id
 -- ARGV  3 request window: ms
 -- Returns 1, also to a repeat; 0 if it was not paused
 -- Promotes parked jobs: writes to TAG:queue:NAME:parked, :ready and :bell of their queues, see _waiting.lua.
-local records, requests, bell = records_at(KEYS), requests_at(KEYS), KEYS[15]
+local records, requests, bell = records_at(KEYS), requests_at(KEYS), KEYS[16]
 local which, request, window = ARGV[1], ARGV[2], tonumber(ARGV[3])
 -- Jobs of a task that are promoted at once, in each queue: the claims that lease them promote the others.
 local PAGE = 100

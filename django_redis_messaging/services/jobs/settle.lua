@@ -6,8 +6,8 @@
 -- uses _waiting.lua
 -- uses common/_time.lua
 --
--- KEYS  1-14 records, see _records.lua
--- KEYS  15… queue of the job, and that of the job to push, see _queue.lua
+-- KEYS  1-15 records, see _records.lua
+-- KEYS  16… queue of the job, and that of the job to push, see _queue.lua
 -- ARGV  1-5 limits of the slot, see _leases.lua: max_dead, dead_ttl, max_lost, max_results, result_ttl
 -- ARGV  6 lease: id
 -- ARGV  7 lease: fence

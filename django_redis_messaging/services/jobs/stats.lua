@@ -1,12 +1,13 @@
 -- Counts the jobs of a queue as if everything due by time had been done.
 --
+-- uses _places.lua
 -- uses _queue.lua
 -- uses _records.lua
 -- uses common/_time.lua
 -- reads only
 --
--- KEYS  1-14 records, see _records.lua
--- KEYS  15-20 queue, see _queue.lua
+-- KEYS  1-15 records, see _records.lua
+-- KEYS  16-22 queue, see _queue.lua
 -- ARGV  1 age at which a dead job is removed: ms
 -- ARGV  2 expired leases at which a job is dead, 0 if these count as failures
 -- Returns ready, delayed, leased, dead, how long the oldest ready job has been due (ms), or -1, and parked

@@ -350,7 +350,7 @@ class Worker:
                     self._release(job)
             else:
                 self._place(jobs, is_full=found == count)
-        elif self._limits.burst and not self._jobs and not self._settlements:
+        elif self._limits.burst and not self._jobs and not self._settlements and claimed.due_in != 0:
             self._begin_stop()
 
     def _exchange(self, settlements: Sequence[Settlement], count: int) -> Claimed:
