@@ -3,6 +3,8 @@
 from .core.operations import observe, unobserve
 from .core.outcome import deadline
 from .errors import (
+    BatchClosed,
+    BatchNotFound,
     ChatExists,
     ChatNotFound,
     ConfigurationError,
@@ -171,6 +173,8 @@ __all__ = [  # noqa: RUF022 (grouped: this is the table of contents)
     "SemaphoreError",
     "PermitLost",
     "LatchError",
+    "BatchNotFound",
+    "BatchClosed",
     "FileChannelError",
     "UnknownConsumer",
     "FileChanged",

@@ -124,6 +124,14 @@ class FileCorrupt(MessagingError):
     """A stored or compressed file is damaged: a block is missing, a checksum differs, or it is truncated."""
 
 
+class BatchNotFound(MessagingError):
+    """No batch of tasks has this id: it was not enqueued yet, or it ended and its time is over."""
+
+
+class BatchClosed(MessagingError):
+    """The batch of tasks has ended or was cancelled, so no calls can be added to it."""
+
+
 class TaskCancelled(MessagingError):
     """The error of the result of a task that was cancelled, before it started or while it ran."""
 

@@ -47,6 +47,7 @@ REMOVAL = re.compile(
 #: values of parameters in the keys of the page; of those of one function, by its name and theirs
 ARGUMENTS: dict[str, str | int] = {
     "action": "send",
+    "batch_id": "7f3a",
     "channel": "logs",
     "consumer": "country",
     "job_id": "7f3a",

@@ -50,7 +50,16 @@ OF_VIEWS = {"service", "service_of_mail", "inbox", "identity", "template_name"}
 #: public members of these classes that only this app uses
 INTERNAL = {
     "File": {"__init__"},
-    "RedisBackend": {"engine", "prepared", "result_ttl_of", "send_committed", "serving", "timeout"},
+    "RedisBackend": {
+        "cancel_many",
+        "engine",
+        "prepared",
+        "register",
+        "result_ttl_of",
+        "send_committed",
+        "serving",
+        "timeout",
+    },
     "RedisTask": {"needs", "retries", "unique_key"},
     "Term": {"__init__"},
 }

@@ -37,7 +37,7 @@ from django_redis_messaging import (
     notify_many,
 )
 from django_redis_messaging.services.chats.values import Role
-from django_redis_messaging.tasks import RedisBackend, task, wait_for_result
+from django_redis_messaging.tasks import RedisBackend, TaskBatch, task, wait_for_result
 from django_redis_messaging.tasks.compat import task_backends
 
 from .budgets import Call
@@ -240,6 +240,32 @@ def tasks() -> Iterator[Case]:
     yield "RedisTask.set_priority", lambda: nothing.set_priority(results[-1].id, 5), enqueue
     yield "RedisBackend.cancel_tagged", lambda: backend.cancel_tagged("none")
     yield "wait_for_result", lambda: wait_for_result(results[-1]), cancel
+    yield from task_batches()
+
+
+def task_batches() -> Iterator[Case]:
+    batch = TaskBatch()
+
+    def prepare() -> None:
+        nonlocal batch
+        batch = TaskBatch()
+        batch.add(nothing)
+
+    def enqueue() -> None:
+        prepare()
+        batch.enqueue()
+
+    def done() -> None:
+        enqueue()
+        batch.cancel()
+
+    yield "TaskBatch.enqueue", lambda: batch.enqueue(), prepare
+    yield "TaskBatch.get", lambda: TaskBatch.get(batch.id), enqueue
+    yield "TaskBatch.refresh", lambda: batch.refresh()
+    yield "TaskBatch.results", lambda: list(batch.results())
+    yield "TaskBatch.values", lambda: list(batch.values())
+    yield "TaskBatch.wait_until_done", lambda: batch.wait_until_done(), done
+    yield "TaskBatch.cancel", lambda: batch.cancel(), enqueue
 
 
 def locks() -> Iterator[Case]:

@@ -102,7 +102,8 @@ Observer = Callable[[str, float, str], object]
 class Performer(Protocol):
     """An object with operations, for the Redis of an alias."""
 
-    _using: str
+    @property
+    def _using(self) -> str: ...
 
 
 S = TypeVar("S", bound=Performer)

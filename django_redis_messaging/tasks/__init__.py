@@ -5,6 +5,7 @@ TASKS = {"default": {"BACKEND": "django_redis_messaging.tasks.RedisBackend", "QU
 
 from ..services.jobs.load import QueueLoad
 from .backend import RedisBackend, await_for_result, wait_for_result
+from .batches import TaskBatch
 from .schedules import ScheduleInfo, Schedules, periodic
 from .task import RedisTask, task
 
@@ -14,6 +15,7 @@ __all__ = [
     "RedisTask",
     "ScheduleInfo",
     "Schedules",
+    "TaskBatch",
     "await_for_result",
     "periodic",
     "task",

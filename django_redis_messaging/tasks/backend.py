@@ -242,6 +242,11 @@ class RedisBackend(BaseTaskBackend):
         """The async version of cancel()."""
         return await aperform(self.using, self._cancel(task, result_id))
 
+    def cancel_many(self, result_ids: Sequence[str]) -> Steps[int]:
+        """Cancel those of these tasks that have not ended; returns how many. For a page of a batch."""
+        likely = self.queue_names[0] if self.queue_names else "default"
+        return self.engine.cancel_many(likely, result_ids, ttl=self.result_ttl, line=records.CANCELLED)
+
     def reschedule(self, task: Task, result_id: str, run_after: datetime) -> bool:
         """Change when a task that has not started runs."""
         return perform(self.using, self._reschedule(task, result_id, run_after))
@@ -324,7 +329,7 @@ class RedisBackend(BaseTaskBackend):
         self,
         task: Task,
         result_id: str,
-        args: Sequence[Any],
+        args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] = MappingProxyType({}),
     ) -> Prepared:
         """The result and the job of a call with this id."""
@@ -401,7 +406,7 @@ class RedisBackend(BaseTaskBackend):
     def _send_or_wait(self, task: Task, prepared: Sequence[Prepared]) -> None:
         when = self._on_commit(task)
         if when is False or not send_on_commit(when, Calls(self, prepared)):
-            for page in pages(prepared, _payload):
+            for page in pages(prepared, call_payload):
                 perform(self.using, self._push(page))
                 for result, _ in page:
                     task_enqueued.send(type(self), task_result=result)
@@ -409,7 +414,7 @@ class RedisBackend(BaseTaskBackend):
     async def _asend_or_wait(self, task: Task, prepared: Sequence[Prepared]) -> None:
         if send_on_commit(self._on_commit(task), Calls(self, prepared)):
             return
-        for page in pages(prepared, _payload):
+        for page in pages(prepared, call_payload):
             await aperform(self.using, self._push(page))
             for result, _ in page:
                 await task_enqueued.asend(type(self), task_result=result)
@@ -418,7 +423,7 @@ class RedisBackend(BaseTaskBackend):
         self, prepared: Sequence[Prepared], limited: Callable[[Sender], AbstractContextManager[None]]
     ) -> None:
         """Send calls of one queue after a commit. `limited` limits the time of each round trip."""
-        for page in pages(prepared, _payload):
+        for page in pages(prepared, call_payload):
             with limited(self):
                 perform(self.using, self._push(page, MAX_ALIASES))
             for result, _ in page:
@@ -434,7 +439,7 @@ class RedisBackend(BaseTaskBackend):
         pushed, ids = yield from self.engine.push(queue, request_id, jobs, max_aliases=max_aliases)
         _complete(page, pushed, ids)
         if not self.queue_names:
-            yield from self._register(queue, max((job.delay for _, job in mixed), key=_due))
+            yield from self.register(queue, latest_delay(mixed))
 
     def _stats(self) -> Steps[list[QueueLoad]]:
         engine = self.engine
@@ -477,7 +482,7 @@ class RedisBackend(BaseTaskBackend):
         if queue is None:
             return False
         if not self.queue_names:
-            yield from self._register(queue, moment)
+            yield from self.register(queue, moment)
         return True
 
     def _set_priority(self, task: Task, result_id: str, priority: int) -> Steps[bool]:
@@ -489,7 +494,7 @@ class RedisBackend(BaseTaskBackend):
         stored = stored_tag(tag)
         return (yield from self.engine.cancel_tagged(stored, ttl=self.result_ttl, line=records.CANCELLED))
 
-    def _register(self, queue: str, delay: int | str) -> Steps[None]:
+    def register(self, queue: str, delay: int | str) -> Steps[None]:
         """Register a queue until a job is due; for QUEUES that allow any."""
         return register_queue(self.using, self.engine.keys.queues, queue, delay)
 
@@ -542,7 +547,13 @@ def _due(delay: int | str) -> int:
     return int(delay[1:]) if isinstance(delay, str) else delay
 
 
-def _payload(prepared: Prepared) -> str:
+def latest_delay(calls: Sequence[Prepared]) -> int | str:
+    """The delay of the call that is due last; 0 without calls."""
+    return max((job.delay for _, job in calls), key=_due, default=0)
+
+
+def call_payload(prepared: Prepared) -> str:
+    """The stored form of a call."""
     return prepared[1].payload
 
 
@@ -576,7 +587,7 @@ def wait_for_result(result: TaskResult, timeout: Duration | None = None) -> Task
     does not exist, or disappears during the wait: it expired or was purged; Unavailable if Redis can't be
     reached for COMMAND_DEADLINE.
     """
-    backend, seconds = _backend_of(result), _seconds(timeout)
+    backend, seconds = _backend_of(result), seconds_to_wait(timeout)
     record = perform(backend.using, _wait_for_result(backend.engine, result.id, seconds))
     return _refreshed(result, record, seconds)
 
@@ -586,7 +597,7 @@ async def await_for_result(
     timeout: Duration | None = None,  # noqa: ASYNC109 (as in wait_for_result)
 ) -> TaskResult:
     """The async version of wait_for_result()."""
-    backend, seconds = _backend_of(result), _seconds(timeout)
+    backend, seconds = _backend_of(result), seconds_to_wait(timeout)
     record = await aperform(backend.using, _wait_for_result(backend.engine, result.id, seconds))
     return _refreshed(result, record, seconds)
 
@@ -599,7 +610,8 @@ def _backend_of(result: TaskResult) -> RedisBackend:
     return cast(RedisBackend, task_backends[result.backend])
 
 
-def _seconds(timeout: Duration | None) -> float:
+def seconds_to_wait(timeout: Duration | None) -> float:
+    """A timeout in seconds; infinite for None."""
     return math.inf if timeout is None else milliseconds(timeout, "timeout") / 1000
 
 
@@ -610,11 +622,11 @@ def _wait_for_result(engine: Engine, result_id: str, seconds: float) -> Steps[Jo
         found = yield from engine.await_end(result_id)
         if not isinstance(found, str):
             return found
-        yield from _listen(engine.keys.ended(found), min(left, POLL_INTERVAL))
+        yield from listen(engine.keys.ended(found), min(left, POLL_INTERVAL))
     return (yield from engine.get(result_id))
 
 
-def _listen(stream: str, seconds: float) -> Steps[None]:
+def listen(stream: str, seconds: float) -> Steps[None]:
     """Wait until the stream has an entry, for `seconds` at most. Listen returns early, and has sent nothing,
     if no connection is left for waiting."""
     ends = monotonic() + seconds

@@ -51,10 +51,16 @@ class Sender(Protocol):
 
 
 class Calls(NamedTuple):
-    """The calls of one enqueue(), or of one enqueue_many()."""
+    """The calls of one enqueue(), of one enqueue_many(), or of a batch."""
 
     backend: Sender
     prepared: Sequence[Prepared]
+
+    @property
+    def queue(self) -> str:
+        """The queue of the first one; empty if there is none, as in a batch without calls."""
+        queue: str = self.prepared[0][0].task.queue_name if self.prepared else ""
+        return queue
 
     @property
     def not_enqueued(self) -> list[Prepared]:
@@ -73,7 +79,7 @@ def send_on_commit(when: bool | str, calls: Calls) -> bool:
         return False
     aliases = list(connections) if when is True else [when]
     awaited = sorted(alias for alias in aliases if _is_open(connections[alias]))
-    if awaited and calls.prepared:
+    if awaited:
         _commit.start()
         _WaitingCalls(calls, awaited)
     return bool(awaited)
@@ -181,8 +187,7 @@ def _send(waiting: Sequence[Calls]) -> None:
     transaction is committed, and other functions that wait for the commit must run."""
     by_queue: dict[tuple[str, str], list[Calls]] = {}
     for calls in waiting:
-        queue = calls.prepared[0][0].task.queue_name
-        by_queue.setdefault((calls.backend.alias, queue), []).append(calls)
+        by_queue.setdefault((calls.backend.alias, calls.queue), []).append(calls)
     for together in by_queue.values():
         _send_together(together)
 

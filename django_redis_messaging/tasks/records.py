@@ -273,6 +273,13 @@ def returned(value: Any) -> str:
     return "R" + _limited(encoding.dumps(value, "return value"), "a task's return value (bytes)")
 
 
+def return_value(record: JobRecord) -> Any:
+    """The return value of a job; None if it has not succeeded."""
+    if record.state.status != "succeeded":
+        return None
+    return encoding.loads_all([record.log.rpartition(b"\n")[2][1:]])[0]
+
+
 def failed(error: BaseException) -> str:
     """The log line of an exception."""
     # a lone surrogate, which UTF-8 can't encode, must not keep an error from being stored

@@ -514,6 +514,15 @@ def check_argument(func: Callable[..., Any], takes_context: bool) -> None:
     _signature(func, takes_context).bind(None)
 
 
+def takes_values(func: Callable[..., Any], takes_context: bool) -> bool:
+    """Whether the callback of a batch has a parameter `values`. Raises TypeError if it can't be called with
+    the id of the batch, and with `values` if it has that parameter."""
+    signature = _signature(func, takes_context)
+    has_values = "values" in signature.parameters
+    signature.bind(None, **({"values": []} if has_values else {}))
+    return has_values
+
+
 @functools.lru_cache(maxsize=1024)
 def _fields(template: str, what: str) -> tuple[str, ...]:
     """The parameters that a template refers to."""

@@ -25,7 +25,7 @@ from django.dispatch import Signal
 from django.utils import timezone
 
 from ..core.operations import log_exception, perform
-from ..errors import LeaseLost, MessagingError
+from ..errors import LeaseLost, MessagingError, OutcomeUnknown, Unavailable
 from ..services.jobs import executor, threads
 from ..services.jobs import worker as jobs_worker
 from ..services.jobs.engine import JobRecord, Outcome, Settlement, State, lock_of
@@ -36,6 +36,7 @@ from ..services.jobs.worker import DEFAULT_LIMITS, Limits
 from ..services.locks import Lock
 from . import records
 from .backend import RedisBackend, prepare_follow_up
+from .batches import TaskBatch, add_values, batch_of
 from .compat import (
     Task,
     TaskContext,
@@ -107,9 +108,14 @@ class Runner:
         leased = running.leased
         try:
             call = records.parse_call(self._backend.alias, leased.payload, leased.state)
+            if " values=" in leased.state.more:
+                add_values(call.kwargs, self._backend.alias, leased.state)
             lock = self._guards.lock_of(leased.state)
         except records.UnknownTask as error:
             return settle_unknown(self._backend, running, error)
+        except (Unavailable, OutcomeUnknown) as error:  # of reading the values of a batch
+            logger.warning("Job id=%s was not started, retrying: %s", running.leased.lease.id, error)
+            return running.settlement(Outcome.RELEASE, round(GUARD_DELAY * 1000))
         except BaseException as error:  # of an unreadable task, or of a module that exits when it is imported
             return running.settlement(Outcome.DEAD, line=records.failed(error))
         if lock is None:
@@ -214,7 +220,10 @@ class Attempt:
         call = self._call
         if not call.task.takes_context:
             return call.args
-        context = Context(task_result=self.result, running=self._running, lock_fence=self._lock_fence)
+        batch = batch_of(self._backend.alias, self._running.leased)
+        context = Context(
+            task_result=self.result, running=self._running, lock_fence=self._lock_fence, batch=batch
+        )
         return [context, *call.args]
 
     def _success(self, value: Any) -> Settlement:
@@ -329,6 +338,8 @@ class Context(TaskContext):
     running: RunningJob
     #: the fence of the call's lock, for fenced writes; 0 without a lock
     lock_fence: int = 0
+    #: the batch of the call, to which it may add calls; None without one
+    batch: TaskBatch | None = None
 
     @property
     def fence(self) -> int:

@@ -156,7 +156,9 @@ class TestParked:
         claim()
         push(*map(str, range(1, 451)), needs="lock:x")
         push("other")
-        assert list(claim(count=1)) == ["other"]
+        claims = [engine().claim(["q"], 1, LEASE) for _ in range(3)]
+        assert [claimed.due_in for claimed in claims[:2]] == [0, 0], "it goes on at once"
+        assert [one.lease.id for one in claims[2].jobs] == ["other"]
 
     def test_parked_jobs_count_as_waiting(self, settings: Settings) -> None:
         change(settings, JOB_MAX_WAITING=3)

@@ -16,7 +16,7 @@ from django.db import connection
 from django_redis_messaging import Lock, Unavailable, conf
 from django_redis_messaging.core.operations import perform
 from django_redis_messaging.services.jobs.keys import JobKeys
-from django_redis_messaging.tasks import task
+from django_redis_messaging.tasks import TaskBatch, task
 from django_redis_messaging.tasks.compat import TaskResult
 
 from ..support.server import server
@@ -413,3 +413,33 @@ def purge_queue(context: Any) -> str:
     backend = context.task_result.task.get_backend()
     perform(backend.using, backend.engine.purge(context.task_result.task.queue_name))
     return "purged"
+
+
+@task
+def note_values(batch_id: str, values: Any) -> None:
+    notes.append((batch_id, values))
+
+
+@task(takes_context=True)
+async def async_note_values(context: Any, batch_id: str, *, values: Any) -> None:
+    notes.append((batch_id, values))
+
+
+@task(takes_context=True, max_attempts=3)
+def add_to_batch(context: Any, *values: Any) -> None:
+    """Add calls to the batch of the call, which is done when these have ended; fail in the first attempt."""
+    with context.batch as batch:
+        for value in values:
+            batch.add(note, value)
+    if context.attempt == 1:
+        raise ValueError("after it was added")
+
+
+@task(takes_context=True)
+def note_batch(context: Any, *_: str) -> None:
+    notes.append(context.batch and context.batch.id)
+
+
+@task(takes_context=True)
+def cancel_batch(context: Any, batch_id: str) -> None:
+    notes.append(TaskBatch.get(batch_id).cancel())

@@ -1,5 +1,6 @@
 -- Leases: settled by their holders, or requeued when they expire.
 --
+-- uses _batches.lua
 -- uses _places.lua
 -- uses _queue.lua
 -- uses _records.lua
@@ -30,6 +31,7 @@ local function move_to_dead(queue, records, id, state, now, limits)
   release_unique(records, id, state.unique)
   remove_tags(records, id, state.more)
   wake_waiters(records, id, state)
+  count_end(records, state, 'dead', now)
   state.status, state.moment, state.token = 'dead', digits(now), '-'
   write_state(records, id, state)
   redis.call('ZADD', queue.dead, digits(now), id)

@@ -20,6 +20,14 @@ local function queue_at(keys, number)
   }
 end
 
+-- A queue of the same slot that is not in the KEYS of the script, by the beginning of its keys.
+local function queue_named(tag)
+  return {
+    ready = tag .. ':ready', delayed = tag .. ':delayed', leased = tag .. ':leased', dead = tag .. ':dead',
+    bell = tag .. ':bell', parked = tag .. ':parked', groups = tag .. ':groups',
+  }
+end
+
 -- All queues, of a script that has no other keys behind the records.
 local function queues_at(keys)
   local queues = {}

@@ -47,6 +47,8 @@ end
 -- weight    how many jobs of its group have a turn in a round, from 1 to 100; default 1
 -- tags      separated by commas, each percent-encoded, see _tags.lua; followed by
 -- queue     name of its queue, percent-encoded
+-- batch     id of the batch to which the job belongs, encoded: see _batches.lua
+-- values    of a callback that takes the return values of a batch: its id, encoded
 -- The last field is
 -- unique    key that no other unfinished job may have, any text without newlines; default: empty
 -- The state of a job whose result is kept is followed by its payload and its log, each after a newline: one field

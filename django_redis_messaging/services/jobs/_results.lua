@@ -1,11 +1,8 @@
 -- The end of a job: the log of its attempts, its result, the clients that wait for it, and its deletion. `limits` is
 -- that of _leases.lua.
 --
--- Clients wait for an entry of the stream TAG:ended:ID if the state's `awaited` says that there may be some: the
--- script that ends the job adds it, which wakes them all. Reading a stream removes nothing. The key has to be computed:
--- a script may end any of its jobs. It is in the slot of the KEYS, and its loss only delays waiting clients: they poll,
--- too.
---
+-- uses _batches.lua
+-- uses _ended.lua
 -- uses _records.lua
 -- uses _tags.lua
 -- uses common/_time.lua
@@ -116,12 +113,6 @@ local function append_log(records, id, line)
   end
 end
 
-local ENDED_TTL = 10000 -- ms: longer than the time between a client's check and its read of the stream
-
-local function ended_key(records, id)
-  return string.sub(records.jobs, 1, -#'jobs' - 1) .. 'ended:' .. id
-end
-
 -- Has the end of the job wake the caller. An entry of an earlier end, before a redrive, is deleted.
 local function await_end(records, id, state)
   redis.call('DEL', ended_key(records, id)) -- Redis never refuses it, nor the writes after it
@@ -129,13 +120,11 @@ local function await_end(records, id, state)
   write_state(records, id, state)
 end
 
--- Wakes the clients that wait for the end of the job. Called before the state is written.
+-- Wakes the clients that wait for the end of the job: there may be some if the state's `awaited` says so. Called before
+-- the state is written.
 local function wake_waiters(records, id, state)
   if state.awaited == '1' then
-    local key = ended_key(records, id)
-    redis.call('DEL', key)
-    redis.call('XADD', key, '1-0', '', '')
-    redis.call('PEXPIRE', key, ENDED_TTL)
+    add_ended(records, id)
     state.awaited = '0'
   end
 end
@@ -145,6 +134,7 @@ local function finish_job(records, id, state, status, line, ttl, now, limits)
   release_unique(records, id, state.unique)
   remove_tags(records, id, state.more)
   wake_waiters(records, id, state)
+  count_end(records, state, status, now)
   if ttl <= 0 then
     return delete_job(records, id, state.unique)
   end

@@ -20,6 +20,7 @@
 -- Promotions write to the queues of the parked jobs, which may not be among the KEYS. Their keys have to be computed;
 -- they are in the slot of the KEYS.
 --
+-- uses _ended.lua
 -- uses _places.lua
 -- uses _queue.lua
 -- uses _records.lua
@@ -72,16 +73,6 @@ local function is_queue_paused(queue)
   return next(paused) and is_named_in_paused(queue)
 end
 
--- The queue of this name.
--- rare
-local function queue_named(records, name)
-  local tag = string.sub(records.jobs, 1, -#'jobs' - 1) .. 'queue:' .. name .. ':'
-  return {
-    ready = tag .. 'ready', delayed = tag .. 'delayed', bell = tag .. 'bell', parked = tag .. 'parked',
-    groups = tag .. 'groups',
-  }
-end
-
 -- The range of the members that begin with a name and a space, for commands by LEX.
 local function lex_range(name)
   return '[' .. name .. ' ', '(' .. name .. '!'
@@ -130,7 +121,7 @@ end
 local function promote_all(records, name, count)
   local from, till = lex_range(name)
   for _, member in ipairs(redis.call('ZRANGEBYLEX', records.lines, from, till, 'LIMIT', '0', MAX_LINES)) do
-    promote(records, queue_named(records, string.sub(member, #name + 2)), name, count)
+    promote(records, queue_named(key_named(records, 'queue:' .. string.sub(member, #name + 2))), name, count)
   end
 end
 

@@ -8,7 +8,7 @@
 -- ARGV  2 age at which the result of a dead job expires: ms
 -- Returns {id, payload, state, log} of a job that has ended; {id} of one that has not; {} if the job doesn't exist,
 -- or its result has expired. The id is that of the job in force.
--- Deletes the stream TAG:ended:ID, see _results.lua.
+-- Deletes the stream TAG:ended:ID, see _ended.lua.
 local records = records_at(KEYS)
 local found, state = read_record(records, ARGV[1], tonumber(ARGV[2]))
 if not found or has_ended(state) then

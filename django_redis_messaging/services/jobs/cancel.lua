@@ -21,8 +21,9 @@
 -- Returns 1, also to a repeat; 2 if the holder of its lease is to cancel it: jobs/extend.lua tells it so, and without
 -- that holder the job ends when it would be requeued; 0 if the job has started, has ended, or doesn't exist; with nothing
 -- done, the payload of a job that waits in another queue
--- Wakes the clients that wait for the end of a job: adds an entry to TAG:ended:ID, see _results.lua.
+-- Wakes the clients that wait for the end of a job: adds an entry to TAG:ended:ID, see _ended.lua.
 -- Promotes parked jobs: writes to TAG:queue:NAME:parked, :ready and :bell of their queues, see _waiting.lua.
+-- Counts a job that ends in its batch, TAG:batch:ID, and enqueues the callbacks of the batch: see _batches.lua.
 local records, queue, requests = records_at(KEYS), queue_at(KEYS, 1), requests_at(KEYS)
 local id, ttl, line = ARGV[1], tonumber(ARGV[2]), ARGV[3]
 local request, window = ARGV[4], tonumber(ARGV[5])

@@ -21,8 +21,9 @@
 -- Returns {now, due, settled, jobs}: the server's clock (ms); if there are fewer jobs than wanted, or none are, the ms
 -- until something is due, or -1; for each settled lease 1, or 0 if it was stale; for each job queue, id, payload, state
 -- (flat: Redis converts each table of a reply at the cost of a command)
--- Wakes the clients that wait for the end of a job: adds an entry to TAG:ended:ID, see _results.lua.
+-- Wakes the clients that wait for the end of a job: adds an entry to TAG:ended:ID, see _ended.lua.
 -- Promotes parked jobs: writes to TAG:queue:NAME:parked, :ready and :bell of their queues, see _waiting.lua.
+-- Counts a job that ends in its batch, TAG:batch:ID, and enqueues the callbacks of the batch: see _batches.lua.
 local records, queues = records_at(KEYS), queues_at(KEYS)
 local new_token, worker, length = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local wanted, min_age = tonumber(ARGV[4]), tonumber(ARGV[5])

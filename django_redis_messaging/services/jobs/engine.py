@@ -370,6 +370,23 @@ class Engine:
         words: list[Argument] = [job_id, ttl, line, request(None), window(), *flags, *self._limits()]
         return (yield from self._change_waiting("jobs/cancel", queue, words))
 
+    def cancel_many(self, queue: str, job_ids: Sequence[str], *, ttl: int, line: str) -> Steps[int]:
+        """Cancel those of up to PAGE jobs that wait, most likely in `queue`, or run; see `cancel`. Returns
+        how many. One round trip, and one for each other queue in which some wait."""
+        keys = self.keys.queue(queue).with_records
+        words: list[Argument] = [window(), 0, 1, *self._limits()]
+        replies = yield [
+            Script("jobs/cancel", keys, (one, ttl, line, request(None), *words)) for one in job_ids
+        ]
+        count = sum(reply in (1, 2) for reply in replies)
+        elsewhere: dict[str, list[str]] = {}
+        for job_id, reply in zip(job_ids, replies, strict=True):
+            if isinstance(reply, bytes) and (other := self.queue_of(reply)) != queue:
+                elsewhere.setdefault(other, []).append(job_id)
+        for other, some in elsewhere.items():
+            count += yield from self.cancel_many(other, some, ttl=ttl, line=line)
+        return count
+
     def reschedule(self, queue: str, job_id: str, delay: int | str, line: str = "") -> Steps[str | None]:
         """Change when a waiting job is due. Returns its queue, as `cancel`."""
         return (yield from self._change_waiting("jobs/reschedule", queue, (job_id, delay, line, "")))
@@ -416,13 +433,13 @@ class Engine:
 
     def get(self, job_id: str) -> Steps[JobRecord | None]:
         """The record of a job, or None."""
-        reply = yield Script("jobs/get", self.keys.records, (job_id, self._result_age()))
+        reply = yield Script("jobs/get", self.keys.records, (job_id, self.result_age()))
         return parse_record(reply) if reply else None
 
     def await_end(self, job_id: str) -> Steps[JobRecord | str | None]:
         """Have the end of a job add an entry to its stream `ended`. Returns the id of the job, to which an
         alias is resolved; its record, if the job has ended; None if it doesn't exist."""
-        reply = yield Script("jobs/await", self.keys.records, (job_id, self._result_age()))
+        reply = yield Script("jobs/await", self.keys.records, (job_id, self.result_age()))
         if len(reply) == 1:
             in_force: str = reply[0].decode()
             return in_force
@@ -523,7 +540,7 @@ class Engine:
             self._known_limits = settings, tuple(map(str, limits))
         return self._known_limits[1]
 
-    def _result_age(self) -> int:
+    def result_age(self) -> int:
         """How long the result of a dead job is kept: ms."""
         return max(_dead_ttl(), self._result_limits[1])
 

@@ -122,9 +122,17 @@ class JobKeys:
         return self.tag + ":workers"
 
     def ended(self, job_id: str) -> str:
-        """STREAM of one entry: the job has ended. The script that ends a job for which clients wait computes
-        the key (_results.lua). Expires ten seconds later."""
+        """STREAM of one entry: the job has ended; or the batch, with `batch:` and its encoded id. The script
+        that ends a job for which clients wait, or a batch, computes the key (_ended.lua). Expires ten seconds
+        later."""
         return f"{self.tag}:ended:{job_id}"
+
+    def batch(self, batch_id: str) -> str:
+        """HASH of a batch: total, pending, failed and cancelled jobs, and the callbacks that are not enqueued
+        yet; _batches.lua describes the fields. The scripts that end its jobs compute the key. Expires when
+        its results do, or if jobs of it failed, when these are no longer dead letters; 30 days after the
+        latest page if its creator never ended it."""
+        return f"{self.tag}:batch:{encoded(batch_id)}"
 
     @functools.cached_property
     def queues(self) -> str:

@@ -1,5 +1,6 @@
 -- Deletes jobs of a queue, wherever they are, a page at a time.
 --
+-- uses _batches.lua
 -- uses _queue.lua
 -- uses _records.lua
 -- uses _results.lua
@@ -14,8 +15,9 @@
 -- ARGV  2 request id
 -- ARGV  3 request window: ms
 -- Returns the number of deleted jobs; a repeat gets the first answer
--- Wakes the clients that wait for the end of a job: adds an entry to TAG:ended:ID, see _results.lua.
+-- Wakes the clients that wait for the end of a job: adds an entry to TAG:ended:ID, see _ended.lua.
 -- Promotes parked jobs: writes to TAG:queue:NAME:parked, :ready and :bell of their queues, see _waiting.lua.
+-- Counts a job that ends in its batch, TAG:batch:ID, and enqueues the callbacks of the batch: see _batches.lua.
 local records, queue, requests = records_at(KEYS), queue_at(KEYS, 1), requests_at(KEYS)
 local count, request, window = tonumber(ARGV[1]), ARGV[2], tonumber(ARGV[3])
 local now = milliseconds()
@@ -35,6 +37,7 @@ local function purge_job(id)
     release_needs(records, id, state)
     remove_tags(records, id, state.more)
     wake_waiters(records, id, state)
+    count_end(records, state, 'cancelled', now)
   end
   delete_job(records, id, unique)
 end

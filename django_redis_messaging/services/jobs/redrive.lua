@@ -1,5 +1,6 @@
 -- Requeues dead jobs with all their attempts: a page of all of them, or those with the given ids.
 --
+-- uses _batches.lua
 -- uses _queue.lua
 -- uses _records.lua
 -- uses _tags.lua
@@ -16,6 +17,7 @@
 -- ARGV  6… ids
 -- Returns the number of requeued jobs, and the position of the next page, empty after the last. A job stays dead
 -- if another job has its unique key now.
+-- Counts a redriven job in its batch, TAG:batch:ID: see _batches.lua.
 local records, queue, requests = records_at(KEYS), queue_at(KEYS, 1), requests_at(KEYS)
 local max_age, page_size, position = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3]
 local request, window = ARGV[4], tonumber(ARGV[5])
@@ -39,6 +41,7 @@ local function redrive(id)
   state.status, state.moment, state.attempts, state.lost = 'waiting', digits(now), '0', '0'
   state.first, state.last, state.by = '0', '0', '-'
   state.more = string.gsub(state.more, ' expires=%d+', '') -- it was started in time
+  count_redrive(records, state)
   write_state(records, id, state)
   add_tags(records, id, state.more)
   enqueue(queue, records, id, state.priority, now, now, state.more)

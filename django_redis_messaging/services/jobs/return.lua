@@ -12,6 +12,7 @@
 -- ARGV  6… tokens of the claims
 -- Returns the number of released jobs
 -- Promotes parked jobs: writes to TAG:queue:NAME:parked, :ready and :bell of their queues, see _waiting.lua.
+-- Counts a job that ends in its batch, TAG:batch:ID, and enqueues the callbacks of the batch: see _batches.lua.
 local records, queues = records_at(KEYS), queues_at(KEYS)
 local limits = limits_at(ARGV, 1)
 local tokens = {}

@@ -19,8 +19,9 @@
 --          other job has, payload, delay (ms, or @ and a moment in ms), priority, max attempts, unique key or empty,
 --          and the other fields that never change, as text
 -- Returns the moment (ms), also to a repeat, as long as the result is kept; 0, with nothing done, if the lease is stale
--- Wakes the clients that wait for the end of a job: adds an entry to TAG:ended:ID, see _results.lua.
+-- Wakes the clients that wait for the end of a job: adds an entry to TAG:ended:ID, see _ended.lua.
 -- Promotes parked jobs: writes to TAG:queue:NAME:parked, :ready and :bell of their queues, see _waiting.lua.
+-- Counts a job that ends in its batch, TAG:batch:ID, and enqueues the callbacks of the batch: see _batches.lua.
 local records, queue = records_at(KEYS), queue_at(KEYS, 1)
 local limits = limits_at(ARGV, 1)
 local id, fence = ARGV[6], ARGV[7]
