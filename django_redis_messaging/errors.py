@@ -142,3 +142,7 @@ class TaskExpired(MessagingError):
 
 class TaskTimeout(MessagingError):
     """A task exceeded its timeout."""
+
+
+class RetriesExhausted(MessagingError):
+    """A task called retry() in its last attempt."""

@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from functools import partial
 from time import monotonic
 from types import MappingProxyType
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, TypeVar, cast
 from urllib.parse import quote
 
 from django.conf import settings
@@ -53,8 +53,11 @@ from .compat import (
     task_enqueued,
 )
 from .records import TASK_MODULES
+from .retries import Backoff, check_backoff
 from .schedules import Schedules
-from .task import Call, Default, RedisTask, RedisTaskResult, check_fields, follow_up_id
+from .task import Call, Default, RedisTask, RedisTaskResult, as_follow_up, check_fields, follow_up_id
+
+Result = TypeVar("Result", bound=TaskResult)
 
 #: the first character of every id: results may be in several slots one day
 SHARD = "0"
@@ -74,6 +77,8 @@ OPTIONS: dict[str, Any] = {
     "USING": None,
     # maximum number of attempts; None: JOB_MAX_ATTEMPTS
     "MAX_ATTEMPTS": None,
+    # seconds before the next attempt, as `backoff` of a task; None: JOB_BACKOFF, doubled each time
+    "BACKOFF": None,
     # seconds an attempt may take; None: no timeout
     "TIMEOUT": None,
     # seconds that a result is kept after its task has ended
@@ -90,6 +95,7 @@ OPTIONS: dict[str, Any] = {
 #: options with the functions that check their values
 CHECKED: dict[str, Callable[[Any], object]] = {
     "MAX_ATTEMPTS": partial(check_attempts, what="MAX_ATTEMPTS"),
+    "BACKOFF": partial(check_backoff, what="BACKOFF"),
     "TIMEOUT": partial(milliseconds, what="TIMEOUT", minimum=1),
     "RESULT_TTL": partial(milliseconds, what="RESULT_TTL"),
     "RESULT_MAX": partial(integer, what="RESULT_MAX", minimum=1, maximum=MAX_RESULTS),
@@ -105,6 +111,8 @@ class Plan(NamedTuple):
     settings: conf.Settings
     #: see records.payload_frame
     frame: tuple[str, str]
+    #: ms, or "@" and a moment in ms
+    delay: int | str
     priority: int
     max_attempts: int
     #: whether the record of a call is kept for as long as its push may be repeated, however it ends
@@ -183,6 +191,11 @@ class RedisBackend(BaseTaskBackend):
             return seconds
         default: float | timedelta | None = self.chosen["TIMEOUT"]
         return default.total_seconds() if isinstance(default, timedelta) else default
+
+    def backoff(self, task: Task) -> Backoff | None:
+        """What decides how long a task waits for its next attempt; None: JOB_BACKOFF."""
+        own: Backoff | None = getattr(task, "backoff", None)
+        return self.chosen["BACKOFF"] if own is None else own
 
     def validate_task(self, task: Task) -> None:
         """Raise InvalidTask if the task can't be enqueued. Called when a task is made, and for its first call
@@ -374,7 +387,7 @@ class RedisBackend(BaseTaskBackend):
         return result, Push(
             id=result.id,
             payload=records.payload(plan.frame, result.args, result.kwargs),
-            delay=0 if task.run_after is None else _at(task.run_after),
+            delay=plan.delay,
             priority=plan.priority,
             max_attempts=plan.max_attempts,
             unique=key,
@@ -393,10 +406,11 @@ class RedisBackend(BaseTaskBackend):
             params=self._params,
             settings=settings,
             frame=records.payload_frame(task),
+            delay=_delay(task),
             priority=int(task.priority),
             max_attempts=check_attempts(attempts or settings.JOB_MAX_ATTEMPTS, "MAX_ATTEMPTS"),
             outlives_repeats=self._outlives_repeats(task),
-            more=f"task={quote(task.module_path)}",
+            more=f"task={quote(task.module_path)}" + (" replace=1" if _replaces(task) else ""),
             has_call_fields=isinstance(task, RedisTask) and has_call_fields(task),
         )
         if isinstance(task, RedisTask):
@@ -447,7 +461,10 @@ class RedisBackend(BaseTaskBackend):
         return (yield from read_loads([(engine, name) for name in names])) if names else []
 
     def _outlives_repeats(self, task: Task) -> bool:
-        """Whether the record of a call is kept for as long as its push may be repeated, however it ends."""
+        """Whether the record of a call is kept for as long as its push may be repeated, however it ends. A
+        call that replaces another one has none."""
+        if _replaces(task):
+            return False
         kept = min(self.result_ttl, self.result_ttl_of(task), int(conf.current().JOB_DEAD_TTL * 1000))
         return kept >= window() and self.chosen["RESULT_MAX"] >= MIN_RESULTS
 
@@ -547,6 +564,17 @@ def _due(delay: int | str) -> int:
     return int(delay[1:]) if isinstance(delay, str) else delay
 
 
+def _delay(task: Task) -> int | str:
+    """How long a call waits, as the engine takes it."""
+    if task.run_after is not None:
+        return _at(task.run_after)
+    return milliseconds(getattr(task, "delay", None) or 0, "delay")
+
+
+def _replaces(task: Task) -> bool:
+    return isinstance(task, RedisTask) and task.replaces
+
+
 def latest_delay(calls: Sequence[Prepared]) -> int | str:
     """The delay of the call that is due last; 0 without calls."""
     return max((job.delay for _, job in calls), key=_due, default=0)
@@ -575,7 +603,7 @@ def _at(run_after: datetime) -> str:
     return f"@{max(math.ceil(timestamp(run_after, 'run_after') * 1000), 0)}"
 
 
-def wait_for_result(result: TaskResult, timeout: Duration | None = None) -> TaskResult:
+def wait_for_result(result: Result, timeout: Duration | None = None) -> Result:
     """Wait until a task has ended; refreshes and returns its result.
 
     Its status is SUCCESSFUL then, or FAILED if the task failed for good or was cancelled. `timeout`: seconds;
@@ -593,9 +621,9 @@ def wait_for_result(result: TaskResult, timeout: Duration | None = None) -> Task
 
 
 async def await_for_result(
-    result: TaskResult,
+    result: Result,
     timeout: Duration | None = None,  # noqa: ASYNC109 (as in wait_for_result)
-) -> TaskResult:
+) -> Result:
     """The async version of wait_for_result()."""
     backend, seconds = _backend_of(result), seconds_to_wait(timeout)
     record = await aperform(backend.using, _wait_for_result(backend.engine, result.id, seconds))
@@ -635,7 +663,7 @@ def listen(stream: str, seconds: float) -> Steps[None]:
             return
 
 
-def _refreshed(result: TaskResult, record: JobRecord | None, seconds: float) -> TaskResult:
+def _refreshed(result: Result, record: JobRecord | None, seconds: float) -> Result:
     if record is None:
         raise TaskResultDoesNotExist(result.id)
     cast(RedisTaskResult, result)._update(records.parse_result(result.backend, record))
@@ -651,8 +679,9 @@ def prepare_follow_up(backend: RedisBackend, result: TaskResult, value: Any) -> 
     task = result.task
     if not isinstance(task, RedisTask) or task.then is None:
         return None
-    following, job = backend.prepared(task.then, follow_up_id(result.id), [value])
-    return FollowUp(task.then.queue_name, job, MAX_ALIASES, partial(_announce, backend, following))
+    then = as_follow_up(task.then)
+    following, job = backend.prepared(then.task, follow_up_id(result.id), [value, *then.args], then.kwargs)
+    return FollowUp(then.task.queue_name, job, MAX_ALIASES, partial(_announce, backend, following))
 
 
 def _announce(backend: RedisBackend, result: TaskResult, pushed: int) -> None:

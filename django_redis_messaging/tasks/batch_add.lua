@@ -90,7 +90,7 @@ local skipped = 0
 for number = 1, count do
   local at = JOBS + (number - 1) * FIELDS
   local unique = ARGV[at + 5]
-  if unique ~= '' and unique_holder(records, unique) then
+  if unique ~= '' and unique_holder(records, unique, ARGV[at + 6]) then
     skipped = skipped + 1
   else
     add(tonumber(ARGV[at]), total + number - 1, unpack(ARGV, at + 1, at + FIELDS - 1))

@@ -46,7 +46,7 @@ end
 local missed = max_age > 0 and now - moment >= max_age
 local known = read_state(records, id)
 local is_enqueued = moment == enqueued or (known and not has_ended(known))
-if missed or is_enqueued or is_dead_elsewhere(known) or (unique ~= '' and unique_holder(records, unique)) then
+if missed or is_enqueued or is_dead_elsewhere(known) or (unique ~= '' and unique_holder(records, unique, more)) then
   write_periodic(periodic, name, moment, schedule, enqueued)
   return 0
 end

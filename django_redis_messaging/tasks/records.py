@@ -3,7 +3,8 @@
 A job's payload is a JSON list: the dotted path of the task, its queue, its run_after, the arguments, the
 keyword arguments, and the options of the task.
 A job's log has a line for each event: R and the return value, E and the fields of an error, L and the number
-of an attempt whose lease expired, A and a new run_after, C for a cancellation, U and the time (ms) at which a
+of an attempt whose lease expired, A and a new run_after, C for a cancellation, S for a call that a newer one
+with its unique key has replaced while it ran, U and the time (ms) at which a
 worker found the task unknown.
 
 A job is data: whoever can write to Redis chooses the path of its task. Importing a module runs its code, so
@@ -20,7 +21,7 @@ from datetime import UTC, datetime, timedelta
 from functools import reduce
 from pkgutil import resolve_name
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from django.apps import apps
 from django.conf import settings
@@ -32,7 +33,7 @@ from ..core.operations import format_traceback, name_of
 from ..errors import LimitExceeded
 from ..services.jobs.engine import JobRecord, State
 from .compat import InvalidTask, Task, TaskError, TaskResult, TaskResultStatus
-from .task import Default, RedisTask, RedisTaskResult, is_exception
+from .task import BoundTask, Default, RedisTask, RedisTaskResult, as_follow_up, is_exception
 
 logger = logging.getLogger(__name__)
 
@@ -44,6 +45,8 @@ MAX_FOUND = 10_000
 MAX_TRACEBACK = 8000
 #: the log line of a cancellation
 CANCELLED = "C"
+#: the log line of a call that a newer one with its unique key has replaced while it ran
+SUPERSEDED = "S"
 #: the first character of the log line of a task that a worker found unknown
 UNKNOWN = "U"
 #: options that are stored with a call, and their values where nothing is stored: a deploy doesn't change them
@@ -51,22 +54,21 @@ STORED: dict[str, Any] = {
     "timeout": Default.TIMEOUT,
     "max_attempts": None,
     "retry_on": None,
+    "give_up_on": (),
+    "backoff": None,
     "result_ttl": None,
     "then": None,
 }
+#: those of them that are exceptions
+EXCEPTIONS = {"retry_on", "give_up_on"}
+#: stored in place of a `backoff` that is a function
+OF_DECORATOR = "of the decorator"
 #: options that are stored only if using() changed them: a deploy changes those of the code. With a follow-up
 #: all of them; a call has its unique key and its needs instead
 CHANGEABLE = (
-    "unique",
-    "lock",
-    "concurrency",
-    "concurrency_key",
-    "rate",
-    "rate_key",
-    "group",
-    "expires",
-    "tags",
-)
+    "unique", "on_duplicate", "delay", "lock", "concurrency", "concurrency_key", "rate", "rate_key", "group",
+    "expires", "tags",
+)  # fmt: skip
 
 _STATUS = {
     "waiting": TaskResultStatus.READY,
@@ -101,24 +103,27 @@ def _options(task: Task) -> dict[str, Any]:
     """The options STORED of a task that differ from their values there, as they are stored."""
     if not isinstance(task, RedisTask):
         return {}
+    try:
+        return task._stored
+    except AttributeError:
+        options = _stored_options(task)
+        object.__setattr__(task, "_stored", options)
+        return options
+
+
+def _stored_options(task: RedisTask) -> dict[str, Any]:
     options = {key: value for key, default in STORED.items() if (value := getattr(task, key)) != default}
-    if "retry_on" in options:
-        options["retry_on"] = _stored_exceptions(task, options["retry_on"])
+    for key in EXCEPTIONS & options.keys():
+        options[key] = _stored_exceptions(task, key, options[key])
+    if "backoff" in options:
+        options["backoff"] = _stored_backoff(task, options["backoff"])
     if "then" in options:
-        then = options["then"]
+        given, then = options["then"], as_follow_up(options["then"]).task
         more = {**_options(then), **_changed(then, CHANGEABLE)}
         options["then"] = [then.module_path, then.backend, then.queue_name, then.priority, more]
+        if isinstance(given, BoundTask):
+            options["then"] += [given.args, given.kwargs]
     return options
-
-
-def _own_options(task: Task) -> dict[str, Any]:
-    """As `_options`, remembered with the task."""
-    own: dict[str, Any] | None = getattr(task, "_own_options", None)
-    if own is None:
-        own = _options(task)
-        if isinstance(task, RedisTask):
-            object.__setattr__(task, "_own_options", own)
-    return own
 
 
 def _changed(task: Task, keys: Sequence[str]) -> dict[str, Any]:
@@ -138,16 +143,28 @@ def _changed(task: Task, keys: Sequence[str]) -> dict[str, Any]:
     return changed
 
 
-def _stored_exceptions(task: Task, kinds: Sequence[type[BaseException]]) -> list[str]:
-    """The exceptions `retry_on` as they are stored with a call. Only those of the decorator may have no path
-    that leads to them: a call for which none is found has those of its decorator."""
+def _stored_exceptions(task: Task, key: str, kinds: Sequence[type[BaseException]]) -> list[str]:
+    """The exceptions of this option as they are stored with a call. Only those of the decorator may have no
+    path that leads to them: a call for which none is found has those of its decorator."""
     unfound = [kind for kind in kinds if not can_be_found(kind)]
-    if unfound and kinds != getattr(find_task(task.module_path), "retry_on", None):
+    if unfound and kinds != getattr(find_task(task.module_path), key, None):
         raise InvalidTask(
-            f"{unfound[0].__qualname__!r} in retry_on can't be imported by its name, so it can't be stored "
+            f"{unfound[0].__qualname__!r} in {key} can't be imported by its name, so it can't be stored "
             "with a call: define it at the top level of a module, or give it to @task."
         )
     return [path(kind) for kind in kinds]
+
+
+def _stored_backoff(task: Task, backoff: Any) -> Any:
+    """A `backoff` as it is stored with a call. A function is that of the decorator, then and now."""
+    if not callable(backoff):
+        return list(backoff) if isinstance(backoff, tuple) else backoff
+    if backoff is not getattr(find_task(task.module_path), "backoff", None):
+        raise InvalidTask(
+            f"backoff of {task.module_path!r} is a function given to using(), which can't be stored with a "
+            "call: use numbers, or give the function to @task."
+        )
+    return OF_DECORATOR
 
 
 def _limited(encoded: str, what: str) -> str:
@@ -232,7 +249,7 @@ def _as_enqueued(
 
 def _restored(task: Task, options: dict[str, Any]) -> dict[str, Any]:
     """The options it was enqueued with that differ from the task's own."""
-    own = _own_options(task)
+    own = _options(task)
     if options == own:
         return {}
     if unknown := options.keys() - STORED.keys() - set(CHANGEABLE):
@@ -242,15 +259,19 @@ def _restored(task: Task, options: dict[str, Any]) -> dict[str, Any]:
         for key, value in {**STORED, **options}.items()
         if value != own.get(key, STORED.get(key, ...))
     }
-    if changed.get("retry_on") is not None:
-        changed["retry_on"] = find_exceptions(changed["retry_on"], task.module_path)
-        if changed["retry_on"] is None:
-            del changed["retry_on"]
     if "tags" in changed:
         changed["tags"] = tuple(changed["tags"])
+    for key in EXCEPTIONS & changed.keys():
+        paths = changed.pop(key)
+        kinds = find_exceptions(paths or (), key, task.module_path)
+        if kinds or not paths:
+            changed[key] = None if paths is None else kinds
+    if changed.get("backoff") == OF_DECORATOR:
+        del changed["backoff"]
     if changed.get("then") is not None:
-        path, backend, queue, priority, more = changed["then"]
-        changed["then"] = _as_enqueued(find_task(path), more, backend, queue, priority)
+        path, backend, queue, priority, more, *given = changed["then"]
+        then = _as_enqueued(find_task(path), more, backend, queue, priority)
+        changed["then"] = BoundTask(cast(RedisTask, then), *given) if given else then
     return changed
 
 
@@ -311,6 +332,9 @@ def _apply(line: str, found: TaskResult, state: State) -> None:
     elif kind == CANCELLED:
         when = "while it ran" if state.attempts else "before it started"
         found.errors.append(_own_error("TaskCancelled", f"The task was cancelled {when}."))
+    elif kind == SUPERSEDED:
+        text = "A newer call with the same unique key was enqueued while this one ran, so it is not retried."
+        found.errors.append(_own_error("TaskCancelled", text))
 
 
 def _own_error(name: str, text: str) -> TaskError:
@@ -322,12 +346,7 @@ def find_task(path: str) -> Task:
     imported that belongs neither to an installed app nor to TASK_MODULES. Raises UnknownTask if there is no
     such task, InvalidTask if its module can't be imported for another reason."""
     known = _found.get(path)
-    # unless the module was replaced, or the name in it
-    if (
-        known is not None
-        and sys.modules.get(known.module) is known.of
-        and vars(known.of).get(known.name) is known.task
-    ):
+    if known is not None and known.is_current:
         return known.task
     module, _, name = path.rpartition(".")
     if not may_be_used(module):
@@ -358,6 +377,11 @@ class _Found(NamedTuple):
     #: its name there
     name: str
     task: Task
+
+    @property
+    def is_current(self) -> bool:
+        """Whether neither the module was replaced, nor the name in it."""
+        return sys.modules.get(self.module) is self.of and vars(self.of).get(self.name) is self.task
 
 
 #: by path
@@ -399,15 +423,14 @@ def can_be_found(kind: type[BaseException]) -> bool:
     return _find_exception(path(kind)) is kind
 
 
-def find_exceptions(paths: Sequence[str], task: str) -> tuple[type[BaseException], ...] | None:
+def find_exceptions(paths: Sequence[str], key: str, task: str) -> tuple[type[BaseException], ...]:
     """The exceptions that the code defines under these paths. Others are left out, with a warning: the code
-    may have changed since the call was enqueued. None if nothing is left."""
+    may have changed since the call was enqueued."""
     kinds = [_find_exception(one) for one in paths]
     for one, kind in zip(paths, kinds, strict=True):
         if kind is None:
-            logger.warning("%r, in the retry_on of a call of %s, is no exception; ignored.", one, task)
-    kept = tuple(kind for kind in kinds if kind is not None)
-    return kept if kept or not paths else None
+            logger.warning("%r, in the %s of a call of %s, is no exception; ignored.", one, key, task)
+    return tuple(kind for kind in kinds if kind is not None)
 
 
 def _find_exception(name: str) -> type[BaseException] | None:

@@ -11,13 +11,13 @@ import hashlib
 import inspect
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from enum import Enum
 from inspect import Signature, isclass
 from string import Formatter
-from typing import Any, Protocol, Self, cast, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, Protocol, Self, cast, overload
 from urllib.parse import unquote
 
 from django.conf import settings
@@ -30,7 +30,22 @@ from ..services.common.arguments import count, milliseconds
 from ..services.jobs.engine import check_attempts, lock_need, permit_need, rate_need
 from ..services.rates.rate_limit import Rate, parse_rates
 from ..services.semaphores.semaphore import MAX_PERMITS
-from .compat import Task, TaskResult, task_backends
+from .compat import Task, TaskResult, normalize_json, task_backends
+from .retries import Backoff, check_backoff
+
+if TYPE_CHECKING:
+    from typing_extensions import ParamSpec, TypeVar
+
+    P = ParamSpec("P", default=...)
+    R = TypeVar("R", default=Any)
+else:  # without defaults: those of typing are new in Python 3.13
+    from typing import ParamSpec, TypeVar
+
+    P = ParamSpec("P")
+    R = TypeVar("R")
+#: parameters without the first one
+Q = ParamSpec("Q")
+T = TypeVar("T", bound="RedisTask")
 
 #: arguments of one call: positional ones, and keyword arguments
 Call = tuple[Sequence[Any], Mapping[str, Any]]
@@ -59,12 +74,42 @@ class Default(Enum):
     TIMEOUT = "the backend's TIMEOUT"
 
 
-@overload
-def task(function: Callable[..., Any], /) -> RedisTask: ...
+class _Decorator(Protocol):
+    """What `@task(…)` returns."""
+
+    @overload
+    def __call__(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> RedisTask[P, R]: ...
+
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> RedisTask[P, R]: ...
+
+
+class _ContextDecorator(Protocol):
+    """What `@task(takes_context=True)` returns: calls are enqueued without the context."""
+
+    @overload
+    def __call__(
+        self, function: Callable[Concatenate[Any, P], Coroutine[Any, Any, R]], /
+    ) -> RedisTask[P, R]: ...
+
+    @overload
+    def __call__(self, function: Callable[Concatenate[Any, P], R], /) -> RedisTask[P, R]: ...
 
 
 @overload
-def task(*, backend: str = "default", **fields: Any) -> Callable[[Callable[..., Any]], RedisTask]: ...
+def task(function: Callable[P, Coroutine[Any, Any, R]], /) -> RedisTask[P, R]: ...
+
+
+@overload
+def task(function: Callable[P, R], /) -> RedisTask[P, R]: ...
+
+
+@overload
+def task(*, takes_context: Literal[True], backend: str = "default", **fields: Any) -> _ContextDecorator: ...
+
+
+@overload
+def task(*, takes_context: Literal[False] = False, backend: str = "default", **fields: Any) -> _Decorator: ...
 
 
 def task(function: Callable[..., Any] | None = None, *, backend: str = "default", **fields: Any) -> Any:
@@ -86,24 +131,31 @@ def task(function: Callable[..., Any] | None = None, *, backend: str = "default"
 class RememberingTask(Task):
     """A task with what takes long to work out. No fields: it is not a part of the task's value."""
 
-    __slots__ = ("_copies", "_own_options", "_plan")
+    __slots__ = ("_copies", "_plan", "_stored")
     #: what its backend has worked out for its calls
     _plan: Any
-    #: the options that its calls store
-    _own_options: dict[str, Any]
+    #: the options that are stored with its calls
+    _stored: dict[str, Any]
     #: (backend, queue, priority) → copy
     _copies: dict[tuple[str, str, int], Self]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RedisTask(RememberingTask):
-    """What `@task` returns for a function whose backend is a RedisBackend."""
+class RedisTask(RememberingTask, Generic[P, R]):
+    """What `@task` returns for a function whose backend is a RedisBackend. P are its parameters without the
+    context, R is what it returns; both are for type checkers only."""
 
     #: maximum number of attempts; None: the backend's MAX_ATTEMPTS, and an exception ends the task: only
     #: attempts whose worker was lost are repeated
     max_attempts: int | None = None
     #: exceptions after which the task is retried; None: any if max_attempts is given, else none
     retry_on: tuple[type[BaseException], ...] | None = None
+    #: exceptions after which the task is not retried, among those of `retry_on`
+    give_up_on: tuple[type[BaseException], ...] = ()
+    #: seconds before the next attempt: a number; a sequence, whose last one repeats; or a function of the
+    #: number of the attempt that failed, or of the exception and the TaskResult, which may return None to
+    #: give up. None: the backend's BACKOFF
+    backoff: Backoff | None = None
     #: seconds an attempt may take; None: no timeout; not given: the backend's TIMEOUT
     timeout: float | Default | None = Default.TIMEOUT
     #: seconds that the result is kept after the task succeeded or was cancelled; 0: it is not stored; None:
@@ -112,11 +164,17 @@ class RedisTask(RememberingTask):
     #: key that only one waiting or running call may have: True: the arguments; a str; or a function of the
     #: arguments that returns the key
     unique: bool | str | Callable[..., str] = False
+    #: with `unique`: what a call does that finds another one with its key. "keep": it leaves that one as it
+    #: is. "replace": it replaces the arguments of one that waits in the same queue, which begins anew, and is
+    #: enqueued beside one that runs
+    on_duplicate: Literal["keep", "replace"] = "keep"
+    #: seconds that each call waits before it runs, unless it has a run_after; None: it does not wait
+    delay: float | None = None
     #: when the call is sent: False: at once; True: when all open transactions are committed; a database
     #: alias: when the transaction of that database is committed
     on_commit: bool | str | None = None
-    #: task that is enqueued when a call succeeds, with the return value as its only argument
-    then: Task | None = None
+    #: task that is enqueued when a call succeeds, with the return value as its first argument
+    then: Task | BoundTask | None = None
     #: name of the Lock that a call holds while it runs: a str with parameters in braces, or a function of the
     #: arguments
     lock: NameSource | None = None
@@ -157,6 +215,19 @@ class RedisTask(RememberingTask):
         }
         return replace(self, **{key: value for key, value in changes.items() if value is not None}, **more)
 
+    if TYPE_CHECKING:  # Django's methods
+
+        def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> RedisTaskResult[R]: ...
+        async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> RedisTaskResult[R]: ...
+        def get_result(self, result_id: str) -> RedisTaskResult[R]: ...
+        async def aget_result(self, result_id: str) -> RedisTaskResult[R]: ...
+        def call(self, *args: P.args, **kwargs: P.kwargs) -> R: ...
+        async def acall(self, *args: P.args, **kwargs: P.kwargs) -> R: ...
+
+    def with_args(self: RedisTask[Concatenate[Any, Q], Any], *args: Q.args, **kwargs: Q.kwargs) -> BoundTask:
+        """The task as a follow-up with further arguments, behind the return value of the task before it."""
+        return BoundTask(self, normalize_json(args), normalize_json(kwargs))
+
     def copied_to(self, backend: str, queue_name: str, priority: int) -> Self:
         """A copy with these values, the same one each time. At most MAX_COPIES are kept."""
         try:
@@ -176,11 +247,11 @@ class RedisTask(RememberingTask):
         """A copy whose calls are sent when the transaction of that database is committed."""
         return replace(self, on_commit=using)
 
-    def enqueue_many(self, calls: Iterable[Call]) -> list[TaskResult]:
+    def enqueue_many(self, calls: Iterable[Call]) -> list[RedisTaskResult[R]]:
         """Enqueue a call for each `(args, kwargs)`: up to 200 calls or 1 MiB in a round trip."""
         return self._backend.enqueue_many(self, list(calls))
 
-    async def aenqueue_many(self, calls: Iterable[Call]) -> list[TaskResult]:
+    async def aenqueue_many(self, calls: Iterable[Call]) -> list[RedisTaskResult[R]]:
         """See enqueue_many()."""
         return await self._backend.aenqueue_many(self, list(calls))
 
@@ -230,8 +301,15 @@ class RedisTask(RememberingTask):
             chosen: Any = [list(positional), sorted(named.items())]
         else:
             chosen = self.unique if isinstance(self.unique, str) else self.unique(*args, **kwargs)
+        if self.replaces:
+            chosen = [chosen, self.queue_name]  # a script that replaces a call has the keys of one queue
         key = encoding.dumps([self.module_path, chosen], "unique key", sort_keys=True)
         return hashlib.sha256(key.encode()).hexdigest()[:32]
+
+    @property
+    def replaces(self) -> bool:
+        """Whether a call replaces a waiting one that has its unique key."""
+        return self.on_duplicate == "replace"
 
     def needs(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
         """What a call needs to start, as it is stored with the job; empty for nothing."""
@@ -260,12 +338,48 @@ class RedisTask(RememberingTask):
         return control_of(self.backend)
 
 
+@dataclass(frozen=True, slots=True)
+class BoundTask:
+    """A follow-up: a task with the arguments behind the return value, as JSON values."""
+
+    task: RedisTask
+    args: list[Any]
+    kwargs: dict[str, Any]
+
+    def using(self, **changes: Any) -> Self:
+        """See RedisTask.using()."""
+        return replace(self, task=self.task.using(**changes))
+
+
+def chain(first: T, *rest: RedisTask | BoundTask) -> T:
+    """A copy of the task `first` that is followed by the others, one after the other: see `then`.
+
+        chain(load, resize.with_args(640), publish).enqueue(7)
+
+    Each gets the return value of the one before it, and the arguments that it was given by with_args(). A
+    failure ends the chain. Raises InvalidTask for a task that can't be a follow-up.
+    """
+    then: RedisTask | BoundTask | None = None
+    for one in reversed(rest):
+        then = one if then is None else one.using(then=then)
+    return first if then is None else first.using(then=then)
+
+
+def as_follow_up(then: Task | BoundTask) -> BoundTask:
+    """A follow-up, with no further arguments if it was given none."""
+    return then if isinstance(then, BoundTask) else BoundTask(cast(RedisTask, then), [], {})
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RedisTaskResult(TaskResult):
+class RedisTaskResult(TaskResult, Generic[R]):
     """What enqueue() and get_result() return."""
 
     #: the fields of its job that never change, as they are stored
     stored_fields: str = field(default="", repr=False, compare=False)
+    if TYPE_CHECKING:
+
+        @property
+        def return_value(self) -> R: ...
 
     def __post_init__(self) -> None:
         """Leave the arguments as they are: their maker has normalized them, or has read them from JSON."""
@@ -294,6 +408,16 @@ class RedisTaskResult(TaskResult):
             zone = UTC if settings.USE_TZ else None
             return datetime.fromtimestamp(int(expires) / 1000, zone) if expires else None
         return self.enqueued_at and self.enqueued_at + timedelta(milliseconds=int(expires))
+
+    @property
+    def then_ids(self) -> list[str]:
+        """The ids of all calls that follow, one after the other: the last one is the end of a chain."""
+        ids: list[str] = []
+        task, result_id = self.task, self.id
+        while (then := getattr(task, "then", None)) is not None:
+            task, result_id = as_follow_up(then).task, follow_up_id(result_id)
+            ids.append(result_id)
+        return ids
 
     def refresh(self) -> None:
         """Read the current state."""
@@ -360,8 +484,8 @@ def follow_up_id(result_id: str) -> str:
 class Control(Protocol):
     """RedisBackend, as its tasks and results see it."""
 
-    def enqueue_many(self, task: Task, calls: Sequence[Call]) -> list[TaskResult]: ...
-    async def aenqueue_many(self, task: Task, calls: Sequence[Call]) -> list[TaskResult]: ...
+    def enqueue_many(self, task: Task, calls: Sequence[Call]) -> list[Any]: ...
+    async def aenqueue_many(self, task: Task, calls: Sequence[Call]) -> list[Any]: ...
     def get_result(self, result_id: str) -> TaskResult: ...
     async def aget_result(self, result_id: str) -> TaskResult: ...
     def cancel(self, task: Task, result_id: str) -> bool: ...
@@ -384,9 +508,16 @@ def check_fields(task: RedisTask) -> None:
     if not isinstance(task.timeout, Default):
         _check_seconds(task.timeout, "timeout", minimum=1)
     _check_seconds(task.result_ttl, "result_ttl")
-    kinds = task.retry_on or ()
-    if not isinstance(kinds, tuple) or not all(is_exception(kind) for kind in kinds):
-        raise TypeError("retry_on must be a tuple of exceptions.")
+    if task.backoff is not None:
+        check_backoff(task.backoff)
+    for what, kinds in (("retry_on", task.retry_on or ()), ("give_up_on", task.give_up_on)):
+        if not isinstance(kinds, tuple) or not all(is_exception(kind) for kind in kinds):
+            raise TypeError(f"{what} must be a tuple of exceptions.")
+    _check_seconds(task.delay, "delay")
+    if task.on_duplicate not in ("keep", "replace"):
+        raise InvalidArgument(f"on_duplicate must be 'keep' or 'replace', not {task.on_duplicate!r}.")
+    if task.replaces and task.unique is False:
+        raise InvalidArgument("on_duplicate='replace' needs unique: the key of the calls that are replaced.")
     _check_names(task)
     if task.then is not None:
         _check_follow_up(task, task.then)
@@ -440,6 +571,9 @@ def _rates(text: str) -> tuple[Rate, ...]:
 
 
 def _check_follow_up(task: RedisTask, then: Any) -> None:
+    args, kwargs = ([], {})
+    if isinstance(then, BoundTask):
+        then, args, kwargs = then.task, then.args, then.kwargs
     if not isinstance(then, RedisTask):
         raise TypeError(f"then must be a task of a RedisBackend, not {type(then).__name__}.")
     if then.backend != task.backend:
@@ -449,9 +583,11 @@ def _check_follow_up(task: RedisTask, then: Any) -> None:
     if then.run_after is not None:
         raise InvalidArgument("then must have no run_after: it is enqueued when the task before it succeeds.")
     try:
-        check_argument(then.func, then.takes_context)
+        _signature(then.func, then.takes_context).bind(None, *args, **kwargs)
     except TypeError as error:
-        raise TypeError(f"then must take one argument, the return value: {error}.") from None
+        raise TypeError(
+            f"then must take the return value as its first argument, and those of with_args(): {error}."
+        ) from None
 
 
 def check_source(source: NameSource, what: str, func: Callable[..., Any], takes_context: bool) -> None:
@@ -507,11 +643,6 @@ def as_bound(
     except (TypeError, ValueError):
         return args, kwargs
     return bound.args, bound.kwargs
-
-
-def check_argument(func: Callable[..., Any], takes_context: bool) -> None:
-    """Raise TypeError if a function can't be called with one positional argument."""
-    _signature(func, takes_context).bind(None)
 
 
 def takes_values(func: Callable[..., Any], takes_context: bool) -> bool:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import partial
 from inspect import iscoroutinefunction
 from time import monotonic
-from typing import Any
+from typing import Any, NoReturn
 from weakref import ReferenceType
 
 from django.db import close_old_connections
@@ -26,11 +26,11 @@ from django.utils import timezone
 
 from ..core.operations import log_exception, perform
 from ..errors import LeaseLost, MessagingError, OutcomeUnknown, Unavailable
+from ..services.common.arguments import Duration
 from ..services.jobs import executor, threads
 from ..services.jobs import worker as jobs_worker
 from ..services.jobs.engine import JobRecord, Outcome, Settlement, State, lock_of
 from ..services.jobs.executor import RunningJob
-from ..services.jobs.queue import retry_delay
 from ..services.jobs.threads import EventLoopEnded
 from ..services.jobs.worker import DEFAULT_LIMITS, Limits
 from ..services.locks import Lock
@@ -38,7 +38,6 @@ from . import records
 from .backend import RedisBackend, prepare_follow_up
 from .batches import TaskBatch, add_values, batch_of
 from .compat import (
-    Task,
     TaskContext,
     TaskResult,
     TaskResultStatus,
@@ -48,7 +47,7 @@ from .compat import (
     tasks_logger,
 )
 from .records import UNKNOWN, StoredCall, UnknownTask, failed
-from .task import RedisTask
+from .retries import final_error, next_attempt, retry
 
 __all__ = ["Limits", "Worker"]
 
@@ -247,11 +246,19 @@ class Attempt:
             ttl = self._backend.result_ttl_of(task)
             return running.settlement(Outcome.CANCELLED, ttl, records.CANCELLED)
         _remove_own_frames(error)
-        line = records.failed(error)
         state = running.leased.state
-        if issubclass(type(error), _retries(task)) and state.failures < state.max_attempts:
-            return running.settlement(Outcome.RETRY, round(retry_delay(state.failures) * 1000), line)
+        error = final_error(error, state)
+        line = records.failed(error)
+        backoff, failed_result = self._backend.backoff(task), partial(self._failed_result, line, error)
+        ms = next_attempt(task, backoff, failed_result, error, state)
+        if ms is not None:
+            return running.settlement(Outcome.RETRY, ms, line)
         return running.settlement(Outcome.DEAD, line=line)
+
+    def _failed_result(self, line: str, error: BaseException) -> TaskResult:
+        """The result as if the task had failed for good, with this error."""
+        self._complete(self._running.settlement(Outcome.DEAD, line=line), error, None)
+        return self.result
 
     def _finish(self, settlement: Settlement, error: BaseException | None, value: Any = None) -> None:
         """Send the signal of the end. Called while `error` is handled, so that receivers can log it."""
@@ -274,6 +281,8 @@ class Attempt:
     def _complete(self, settlement: Settlement, error: BaseException | None, value: Any) -> None:
         """Complete the result for the signal."""
         result = self.result
+        if result.is_finished:
+            return
         status = TaskResultStatus.SUCCESSFUL if error is None else TaskResultStatus.FAILED
         object.__setattr__(result, "status", status)
         object.__setattr__(result, "finished_at", timezone.now())
@@ -346,15 +355,15 @@ class Context(TaskContext):
         """Grows with each attempt: a resource that refuses lower ones is safe from late workers."""
         return self.running.leased.lease.fence
 
+    def retry(self, delay: Duration | None = None) -> NoReturn:
+        """See retry() of this package."""
+        retry(delay)
+
     @property
     def lost(self) -> bool:
         """Whether the lease was lost: another worker may have started the task, and the result of this
         attempt is refused."""
         return self.running.lease_lost
-
-
-def _retries(task: Task) -> tuple[type[BaseException], ...]:
-    return task.retries if isinstance(task, RedisTask) else ()
 
 
 def _remove_own_frames(error: BaseException) -> None:

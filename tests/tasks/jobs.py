@@ -402,6 +402,11 @@ def double(number: int) -> int:
     return 2 * number
 
 
+@task
+def multiply(number: int, by: int) -> int:
+    return number * by
+
+
 @task(unique=lambda value: f"value {value}")
 def unique_note(value: Any) -> None:
     notes.append(value)

@@ -22,7 +22,7 @@ from pytest_django import Settings
 from django_redis_messaging import Lock
 from django_redis_messaging.errors import InvalidArgument
 from django_redis_messaging.services.jobs.engine import FollowUp, LeasedJob, Outcome
-from django_redis_messaging.tasks import RedisTask, await_for_result, wait_for_result
+from django_redis_messaging.tasks import RedisTask, await_for_result, chain, wait_for_result
 from django_redis_messaging.tasks import backend as waiting
 from django_redis_messaging.tasks.backend import prepare_follow_up
 from django_redis_messaging.tasks.compat import InvalidTask, TaskResult, TaskResultDoesNotExist
@@ -241,13 +241,16 @@ class TestFollowUp:
         assert [one.name for one in signals] == ["started", "finished"]
 
     def test_tasks_that_can_not_follow(self) -> None:
-        takes_one = "then must take one argument, the return value: "
-        for then, message in {
-            "note": "then must be a task of a RedisBackend, not str",
-            jobs.note.using(run_after=timezone.now()): "then must have no run_after",
-            jobs.noop: takes_one + "too many positional arguments",
-            jobs.enter: takes_one + "missing a required argument: 'number'",
-        }.items():
+        takes_one = r"then must take the return value as its first argument, and those of with_args\(\): "
+        invalid: list[tuple[Any, str]] = [
+            ("note", "then must be a task of a RedisBackend, not str"),
+            (jobs.note.using(run_after=timezone.now()), "then must have no run_after"),
+            (jobs.noop, takes_one + "too many positional arguments"),
+            (jobs.enter, takes_one + "missing a required argument: 'number'"),
+            (jobs.enter.with_args(1, 2), takes_one + "too many positional arguments"),
+            (jobs.enter.with_args(order_id=1), takes_one + "multiple values for argument 'order_id'"),
+        ]
+        for then, message in invalid:
             with pytest.raises(InvalidTask, match=message):
                 jobs.echo.using(then=then)
         named: dict[str, Any] = {"unique": lambda value: value}
@@ -261,6 +264,59 @@ class TestFollowUp:
         then = jobs.note.using(backend="second")
         result = jobs.double.using(backend="second", then=then).enqueue(4)
         assert result.task.get_backend().get_result(result.id).task.then == then
+
+
+@pytest.mark.versions
+class TestChains:
+    def test_further_arguments_are_behind_the_return_value(self) -> None:
+        then = jobs.echo.with_args(2, (3,), key={"a": 1})
+        result = jobs.double.using(then=then).enqueue(4)
+        stored = backend().get_result(result.id).task.then
+        assert (stored.args, stored.kwargs, stored.task) == ([2, [3]], {"key": {"a": 1}}, jobs.echo)
+        burst()
+        assert follow_up(result).return_value == [[8, 2, [3]], {"key": {"a": 1}}]
+
+    def test_chain(self) -> None:
+        last = jobs.echo.using(queue_name="other").with_args("last", to="end")
+        result = chain(jobs.double, jobs.multiply.with_args(10), jobs.double, last).enqueue(1)
+        burst()
+        assert len(result.then_ids) == 3
+        found = [backend().get_result(one) for one in result.then_ids]
+        assert [one.return_value for one in found] == [20, 40, [[40, "last"], {"to": "end"}]]
+        assert result.then_ids[0] == result.then_id
+        assert found[0].then_ids == result.then_ids[1:]
+        assert found[-1].task.queue_name == "other"
+        assert found[-1].then_ids == []
+
+    def test_the_tasks_of_a_chain_keep_their_options(self) -> None:
+        """Its last one keeps its own follow-up."""
+        step = jobs.multiply.using(priority=7, delay=1000, max_attempts=2).with_args(3)
+        result = chain(jobs.echo.using(timeout=5), step, jobs.double).enqueue()
+        assert chain(jobs.double) is jobs.double
+        task = backend().get_result(result.id).task
+        assert (task.timeout, task.then.task.priority, task.then.task.max_attempts) == (5, 7, 2)
+        assert task.then.task.then == jobs.double
+        assert task.then.task.then.then == jobs.note
+
+    def test_a_failure_ends_it(self) -> None:
+        result = chain(jobs.echo, jobs.fail.using(then=None), jobs.note).enqueue()
+        burst()
+        assert (follow_up(result).status, jobs.notes) == (FAILED, [])
+        assert not has_follow_up(follow_up(result))
+
+    def test_locks_and_keys_of_all_arguments(self) -> None:
+        locked = jobs.multiply.using(lock="product:{by}", unique=True).with_args(by=10)
+        results = [jobs.double.using(then=locked).enqueue(number) for number in (1, 1, 2)]
+        with Lock("product:10", timeout=60):
+            burst()
+            assert [follow_up(one).status for one in results] == [READY] * 3
+        assert len({follow_up(one).id for one in results}) == 2
+
+    def test_arguments_that_are_not_json(self) -> None:
+        with pytest.raises(TypeError):
+            jobs.echo.with_args(object())
+        with pytest.raises(InvalidTask, match="then must take the return value"):
+            chain(jobs.double, jobs.noop)
 
 
 @contextmanager

@@ -42,7 +42,7 @@ local function enqueue_callback(records, batch, callback, now)
     return
   end
   redis.call('HDEL', batch, unpack(fields))
-  if unique ~= '' and unique_holder(records, unique) then
+  if unique ~= '' and unique_holder(records, unique, more) then
     return
   end
   local due = math.max(due_after(delay, now * 1000 + 999), now)

@@ -43,13 +43,17 @@ local function move_to_dead(queue, records, id, state, now, limits)
   end
 end
 
--- Requeues a job for its next attempt. After its last one it is moved to the dead jobs; a job that shall be cancelled ends.
+-- Requeues a job for its next attempt. After its last one it is moved to the dead jobs. A job that shall be cancelled
+-- ends, and one whose unique key a newer job has taken over: it must not run after that.
 local function requeue(queue, records, id, state, due, now, limits)
   if state.cancel ~= '-' then
     finish_job(records, id, state, 'cancelled', 'C', tonumber(state.cancel), now, limits)
     return
   elseif not has_attempts_left(state, tonumber(limits.max_lost)) then
     move_to_dead(queue, records, id, state, now, limits)
+    return
+  elseif is_superseded(records, id, state) then
+    finish_job(records, id, state, 'cancelled', 'S', tonumber(limits.result_ttl), now, limits)
     return
   end
   state.status, state.moment, state.token = 'waiting', digits(math.max(due, now)), '-'
@@ -103,11 +107,15 @@ end
 -- Pushes a job that follows one that is done, unless another one has its unique key. `max_aliases`: see add_alias.
 -- rare
 local function push_follow_up(queue, records, us, max_aliases, id, payload, delay, priority, max_attempts, unique, more)
-  if unique ~= '' and holder_for(records, id, unique, tonumber(max_aliases)) then
-    return
-  end
   local now = math.floor(us / 1000)
   local due = math.max(due_after(delay, us), now)
+  local holder = unique ~= '' and holder_for(records, id, unique, more, tonumber(max_aliases))
+  if holder and replaces(more) then
+    replace_job(queue, records, holder, payload, due, now, priority, max_attempts, more)
+  end
+  if holder then
+    return
+  end
   add_job(records, id, payload, now, due, priority, max_attempts, unique, more)
   enqueue(queue, records, id, priority, due, now, more)
 end

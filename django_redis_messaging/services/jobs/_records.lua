@@ -49,6 +49,7 @@ end
 -- queue     name of its queue, percent-encoded
 -- batch     id of the batch to which the job belongs, encoded: see _batches.lua
 -- values    of a callback that takes the return values of a batch: its id, encoded
+-- replace   1 if a push of the job replaces a waiting one that has its unique key; see unique_holder
 -- The last field is
 -- unique    key that no other unfinished job may have, any text without newlines; default: empty
 -- The state of a job whose result is kept is followed by its payload and its log, each after a newline: one field
@@ -228,24 +229,35 @@ local function delete_aliases(records, job)
   redis.call('HDEL', records.aliases, 'n' .. job, unpack(fields))
 end
 
--- The job that has a unique key, or false.
-local function unique_holder(records, unique)
+-- Whether a job that is pushed with these other fields replaces a waiting one that has its unique key.
+local function replaces(more)
+  return string.find(' ' .. more .. ' ', ' replace=1 ', 1, true) ~= nil
+end
+
+-- The job that has a unique key, so that one with these other fields is not added; or false. One that replaces a waiting
+-- job is added if that runs already, and has the key from then on.
+local function unique_holder(records, unique, more)
   local id = redis.call('HGET', records.uniques, unique)
   local text = id and redis.call('HGET', records.states, id)
   if text and string.find(text, ' expires=', 1, true) and expired_at(parse_state(text), milliseconds()) then
     return false
   end
-  return text and id
+  return text and (status_of(text) == 'waiting' or not replaces(more)) and id
+end
+
+-- Whether a newer job has taken over the unique key of this one.
+local function is_superseded(records, id, state)
+  return field(state, 'replace') and redis.call('HGET', records.uniques, state.unique) ~= id
 end
 
 -- The job that has the unique key with which a job is pushed, or false. If there is one, the id of the pushed job stands
 -- for it from now on, unless that id was not given out: then `max_aliases` (see add_alias) is 0.
 -- rare
-local function holder_for(records, id, unique, max_aliases)
+local function holder_for(records, id, unique, more, max_aliases)
   if max_aliases == 0 then
-    return unique_holder(records, unique)
+    return unique_holder(records, unique, more)
   end
-  local holder = aliased_job(records, id) or unique_holder(records, unique)
+  local holder = aliased_job(records, id) or unique_holder(records, unique, more)
   if holder then
     add_alias(records, id, holder, max_aliases)
   end
@@ -259,11 +271,14 @@ local function with_moment(more, now)
   return before .. digits(now + ms) .. after
 end
 
+-- The same for any push.
+local function with_moments(more, now)
+  return string.find(more, 'expires=+', 1, true) and with_moment(more, now) or more
+end
+
 -- Stores a job that is pushed at the ms `now`, and waits until `due`. `more`: the fields that never change, as text.
 local function add_job(records, id, payload, now, due, priority, max_attempts, unique, more)
-  if string.find(more, 'expires=+', 1, true) then
-    more = with_moment(more, now)
-  end
+  more = with_moments(more, now)
   redis.call('HSET', records.jobs, id, payload)
   local pushed = digits(now)
   local moment = due > now and digits(due) or pushed

@@ -24,6 +24,7 @@
 -- uses _places.lua
 -- uses _queue.lua
 -- uses _records.lua
+-- uses _tags.lua
 -- uses common/_time.lua
 
 -- Jobs that one claim parks.
@@ -163,6 +164,30 @@ local function take_out(records, queue, id, state)
     state.blocked, state.place = '-', '0'
   end
   return removed
+end
+
+-- Gives a waiting job what another one with its unique key is pushed with: it begins anew, as that one would, but stays in
+-- its batch. One that this script has not queued yet gets the payload only.
+-- rare
+local function replace_job(queue, records, id, payload, due, now, priority, max_attempts, more)
+  local state = read_state(records, id)
+  if state.status ~= 'waiting' then
+    return
+  end
+  redis.call('HSET', records.jobs, id, payload)
+  if take_out(records, queue, id, state) == 0 then
+    return
+  end
+  remove_tags(records, id, state.more)
+  local batch = field(state, 'batch')
+  state.more = ' ' .. with_moments(more, now) .. (batch and ' batch=' .. batch or '')
+  add_tags(records, id, state.more)
+  redis.call('HDEL', records.outcomes, id)
+  state.attempts, state.lost, state.first, state.last, state.by = '0', '0', '0', '0', '-'
+  state.pushed, state.max_attempts, state.priority, state.moment = digits(now), max_attempts, priority, digits(due)
+  write_state(records, id, state)
+  enqueue(queue, records, id, priority, due, now, state.more)
+  ring_bell(queue) -- also for a job that was promoted
 end
 
 -- A rate: the generic cell rate algorithm (ITU-T I.371, Annex A), with a burst of `count`. `full` is when all tokens

@@ -2,6 +2,7 @@
 --
 -- uses _queue.lua
 -- uses _records.lua
+-- uses _waiting.lua
 -- uses common/_requests.lua
 -- uses common/_time.lua
 --
@@ -16,7 +17,8 @@
 --         fields that never change, as text: see _records.lua
 -- Returns "pushed" (ms), and a NUL and an id for each job with a unique key, and for a single job: the id of the
 -- job in force. If the limit is exceeded: the number of jobs that would wait, with nothing done. A job whose id
--- exists stays as it is, unless it is dead: then it is replaced.
+-- exists stays as it is, unless it is dead: then it is replaced. A waiting job whose unique key is pushed with the field
+-- `replace` gets the payload and the other fields, and waits anew.
 local records, queue = records_at(KEYS), queue_at(KEYS, 1)
 local requests = requests_at(KEYS, tonumber(ARGV[3]))
 local request, window = ARGV[1], tonumber(ARGV[2])
@@ -34,9 +36,10 @@ end
 local delayed = redis.call('ZCARD', queue.delayed)
 local waiting = redis.call('ZCARD', queue.ready) + delayed + redis.call('ZCARD', queue.parked) + count
 for at = FIRST, waiting > max_waiting and #ARGV or 0, FIELDS do
-  local known = redis.call('HGET', records.states, ARGV[at])
+  local stored = redis.call('HGET', records.states, ARGV[at])
   local unique = ARGV[at + FIELDS - 2]
-  if known and (request == '' or status_of(known) ~= 'dead') or (unique ~= '' and unique_holder(records, unique)) then
+  local more = ARGV[at + FIELDS - 1]
+  if stored and (request == '' or status_of(stored) ~= 'dead') or (unique ~= '' and unique_holder(records, unique, more)) then
     waiting = waiting - 1
   end
 end
@@ -48,15 +51,18 @@ local ready, priorities, texts = {}, {}, {}
 local pushed, in_force = digits(now), ''
 for at = FIRST, #ARGV, FIELDS do
   local id, payload, delay, priority, max_attempts, unique, more = unpack(ARGV, at, at + FIELDS - 1)
-  local known = redis.call('HGET', records.states, id)
-  local repeated = known and request == ''
-  local holder = unique ~= '' and not repeated and holder_for(records, id, unique, max_aliases)
+  local stored = redis.call('HGET', records.states, id)
+  local repeated = stored and request == ''
+  local holder = unique ~= '' and not repeated and holder_for(records, id, unique, more, max_aliases)
   if repeated then
-    pushed = pushed_at(known)
-  elseif not holder and (not known or status_of(known) == 'dead') then
+    pushed = pushed_at(stored)
+  elseif holder and replaces(more) then
+    local due = math.max(due_after(delay, us), now)
+    replace_job(queue, records, holder, payload, due, now, priority, max_attempts, more)
+  elseif not holder and (not stored or status_of(stored) == 'dead') then
     local due = math.max(due_after(delay, us), now)
     add_job(records, id, payload, now, due, priority, max_attempts, unique, more)
-    if known then -- it was dead
+    if stored then -- it was dead
       redis.call('ZREM', queue.dead, id)
       redis.call('ZREM', records.finished, id)
       redis.call('HDEL', records.outcomes, id)
