@@ -380,7 +380,7 @@ class _Found(NamedTuple):
 
     @property
     def is_current(self) -> bool:
-        """Whether neither the module was replaced, nor the name in it."""
+        """Whether neither the module was replaced nor the name in it."""
         return sys.modules.get(self.module) is self.of and vars(self.of).get(self.name) is self.task
 
 
