@@ -78,7 +78,7 @@ class Settings:
     JOB_MAX_ATTEMPTS: int = 5
     #: maximum attempts of a task or timer whose worker was lost; then it is moved to dead letters
     JOB_MAX_LOST: int = 5
-    #: maximum number of waiting jobs in a queue, ready and delayed together
+    #: maximum number of waiting jobs in a queue: ready, delayed and parked together
     JOB_MAX_WAITING: int = 10_000_000
     #: maximum size of a job's payload, of a task's arguments, and of its return value
     JOB_MAX_BYTES: int = 512 * 1024

@@ -346,8 +346,10 @@ def find_task(path: str) -> Task:
     imported that belongs neither to an installed app nor to TASK_MODULES. Raises UnknownTask if there is no
     such task, InvalidTask if its module can't be imported for another reason."""
     known = _found.get(path)
-    if known is not None and known.is_current:
-        return known.task
+    if known is not None and sys.modules.get(known.module) is known.of:
+        current: object = vars(known.of).get(known.name)
+        if current is known.task:  # else it was replaced
+            return known.task
     module, _, name = path.rpartition(".")
     if not may_be_used(module):
         raise UnknownTask(
@@ -377,11 +379,6 @@ class _Found(NamedTuple):
     #: its name there
     name: str
     task: Task
-
-    @property
-    def is_current(self) -> bool:
-        """Whether neither the module was replaced nor the name in it."""
-        return sys.modules.get(self.module) is self.of and vars(self.of).get(self.name) is self.task
 
 
 #: by path

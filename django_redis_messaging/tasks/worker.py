@@ -70,7 +70,7 @@ UNKNOWN_MAX_DELAY = 60.0
 #: modules of Django, and of the backport, with receivers of the signals that log them
 _OWN_RECEIVERS = ("django.tasks.signals", "django_tasks.signals", "django_tasks.signal_handlers")
 #: the log line of a task that returns nothing, as most do
-RETURNED_NONE = records.returned(None)
+RETURNED_NONE = "Rnull"
 #: outcomes after which a call has ended
 _FINAL = (Outcome.DEAD, Outcome.CANCELLED)
 #: makes an attempt with the fence of the lock

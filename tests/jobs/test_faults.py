@@ -324,7 +324,7 @@ class TestLostReplies:
         self, lossy: LossyProxy, plant: Planting, queue: DelayQueue
     ) -> None:
         """The losses are real: a planted bug is found."""
-        record_line = "local known = redis.call('HGET', records.states, id)"
+        record_line = "local stored = redis.call('HGET', records.states, id)"
         plant(("jobs/push", "if before then", "if false then"))
         plant(("jobs/push", record_line, f"id = id .. us {record_line}"))
         for number in range(50):

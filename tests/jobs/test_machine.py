@@ -491,8 +491,8 @@ PLANTS: Plants = {
         "delays are ignored": ("if due > now then", "if false then"),
         "request IDs are ignored": ("if before then", "if false then"),
         "limit is ignored": ("if waiting > max_waiting then", "if false then"),
-        "existing IDs are pushed again": ("(not known or status_of(known) == 'dead')", "true"),
-        "dead jobs are not replaced": ("(not known or status_of(known) == 'dead')", "not known"),
+        "existing IDs are pushed again": ("(not stored or status_of(stored) == 'dead')", "true"),
+        "dead jobs are not replaced": ("(not stored or status_of(stored) == 'dead')", "not stored"),
     },
     "jobs/_leases": {
         "expired leases are not requeued": ("requeue(queue, records, id, state, now, now, limits)", ""),

@@ -146,7 +146,8 @@ class WaitingMachine(Machine):
         """The leases that have expired end in the queues that a claim has reached."""
         for number, queue in enumerate(queues):
             if sum(map(found.count, queues[:number])) < count:
-                for job in self.jobs.values():
+                # they expired in the same ms and are requeued by ID
+                for job in sorted(self.jobs.values(), key=lambda job: job.id):
                     if job.expired and job.queue == queue:
                         job.expired, job.lease, job.order = False, None, next(self.orders)
 

@@ -214,7 +214,8 @@ class TestOtherCommands:
         [row] = [
             row for row in json.loads(output_of("messaging_stats", "--json")[0]) if "timers" in row["queue"]
         ]
-        expected = {"ready": 0, "delayed": 1, "leased": 0, "dead": 1, "oldest_age": None}
+        expected = {"ready": 0, "delayed": 1, "leased": 0, "dead": 1, "parked": 0, "oldest_age": None}
+        expected |= {"throughput": 0.0, "time_to_drain": 0.0, "paused": None, "paused_tasks": {}}
         assert row == {"queue": "timers order", **expected}
 
     def test_redrive(self, dead_and_waiting: None) -> None:

@@ -276,7 +276,7 @@ PLANTS: Plants = {
         "deaths are not counted": ("  count_end(records, state, 'dead', now)\n", ""),
     },
     "jobs/purge": {
-        "purged calls are not counted": ("      count_end(records, state, 'cancelled', now)\n", ""),
+        "purged calls are not counted": ("    count_end(records, state, 'cancelled', now)\n", ""),
     },
     "jobs/redrive": {
         "redriven calls are not counted": ("  count_redrive(records, state)\n", ""),

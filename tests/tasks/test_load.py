@@ -44,9 +44,9 @@ async def test_loads_of_all_queues(call: Call) -> None:
     write_heartbeat("two", "default=100/0.500", ago=1)
     default, other = await call(backend(), "stats")
     assert default.oldest_age is not None
-    assert default == QueueLoad("default", 30, 0, 0, 0, default.oldest_age, 2.5)
+    assert default == QueueLoad("default", 30, 0, 0, 0, default.oldest_age, 2.5, 0)
     assert default.time_to_drain == 12.0
-    assert other == QueueLoad("other", 0, 0, 0, 0, None, 0.5)
+    assert other == QueueLoad("other", 0, 0, 0, 0, None, 0.5, 0)
     assert other.time_to_drain == 0.0
 
 

@@ -155,23 +155,23 @@ class UniqueMachine(Machine):
 PLANTS: Plants = {
     "jobs/_records": {
         "the arguments of a running job are replaced": (
-            "(status_of(state) == 'waiting' or not replaces(more))",
+            "(status_of(text) == 'waiting' or not replaces(more))",
             "true",
         ),
         "a job that runs gives up its key to any other": (
-            "(status_of(state) == 'waiting' or not replaces(more))",
-            "status_of(state) == 'waiting'",
+            "(status_of(text) == 'waiting' or not replaces(more))",
+            "status_of(text) == 'waiting'",
         ),
     },
     "jobs/push": {
         "all duplicates replace": ("elseif holder and replaces(more) then", "elseif holder then"),
         "no duplicate replaces": ("elseif holder and replaces(more) then", "elseif false then"),
     },
-    "jobs/_queue": {
+    "jobs/_waiting": {
         "the old arguments stay": ("redis.call('HSET', records.jobs, id, payload)", ""),
         "the delay is not restarted": (
-            "local is_queued = remove_waiting(queue, id) > 0",
-            "local is_queued = false",
+            "state.priority, state.moment = digits(now), max_attempts, priority, digits(due)",
+            "state.priority = digits(now), max_attempts, priority; due = tonumber(state.moment)",
         ),
         "the old attempts count": (
             "state.attempts, state.lost, state.first",

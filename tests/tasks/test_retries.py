@@ -146,7 +146,7 @@ class TestBackoff:
 
     def test_a_function_that_fails_is_replaced_by_the_setting(self, caplog: LogCaptureFixture) -> None:
         assert delay_of(fail_by_failing_backoff.enqueue()) == 0
-        assert "The backoff of task id=" in caplog.text
+        assert "The backoff of tests.tasks.test_retries" in caplog.text
 
     def test_function_that_returns_no_seconds(self, caplog: LogCaptureFixture, configure: Configure) -> None:
         configure(BACKOFF=lambda attempt: -1)
