@@ -6,6 +6,7 @@ import atexit
 import concurrent.futures.thread
 import itertools
 import logging
+import math
 import os
 import re
 import signal
@@ -13,10 +14,11 @@ import sys
 import threading
 from abc import ABC, abstractmethod
 from argparse import ArgumentParser
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from importlib.util import find_spec
+from pathlib import Path, PurePosixPath
 from queue import Empty, SimpleQueue
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any, Protocol
@@ -45,6 +47,10 @@ EXIT_TIMEOUT = 2.0
 LAST_SIGNAL = 2
 #: seconds that an option may be at most
 MAX_SECONDS = 86_400
+#: greatest numbers of child processes, of jobs that one process runs in threads, and on its event loop
+MAX_PROCESSES, MAX_LANES, MAX_COROUTINES = 64, 1000, 10_000
+#: child processes by default, at most
+DEFAULT_PROCESSES = 4
 NO_HANDLERS = "No handlers found: define some in expiries.py of an installed app."
 NO_TASKS = "Tasks need Django 6.0 or the backport: pip install 'django-redis-messaging[tasks]'."
 #: seconds; limits each wait: a signal that arrives just before a thread begins to wait doesn't end the wait
@@ -58,8 +64,12 @@ _WEIGHT = re.compile(r"[0-9]{1,4}")
 class LoopCommand(BaseCommand, ABC):
     """A command that runs a loop until a signal ends it; with --reload, until its code changes."""
 
+    #: whether this process runs nothing but this command
+    is_main = False
+
     def run_from_argv(self, argv: list[str]) -> None:
         """Run the command, then end the process, even if threads of tasks or handlers still run."""
+        self.is_main = True
         code: Any = 1  # of an unexpected error
         try:
             super().run_from_argv(argv)
@@ -248,14 +258,94 @@ def add_limits(parser: ArgumentParser, what: str) -> None:
     )
 
 
+def add_processes(parser: ArgumentParser) -> None:
+    """Add the options of child processes."""
+    parser.add_argument(
+        "--processes",
+        type=int,
+        help="child processes that run tasks; 0: tasks run in the process of the worker (default: as many as "
+        f"there are processors, {DEFAULT_PROCESSES} at most)",
+    )
+    parser.add_argument(
+        "--async-concurrency",
+        type=int,
+        default=200,
+        help="async tasks that one process runs at a time (default: 200)",
+    )
+    parser.add_argument(
+        "--max-tasks-per-child", type=int, help="replace a child process after this many tasks"
+    )
+    parser.add_argument(
+        "--max-memory-per-child",
+        type=int,
+        help="replace a child process that uses more MiB, when its tasks have ended",
+    )
+    parser.add_argument(
+        "--start-method",
+        choices=("fork", "spawn"),
+        help="fork child processes from one that has loaded the site, or let each load it (default: fork on "
+        "Linux, unless the site has started threads)",
+    )
+
+
+def processes(asked: int | None, *, is_main: bool, reload: bool) -> int:
+    """The number of child processes; raises CommandError. A command that Python code has called starts none
+    unless it is asked to: the process may have threads, and does other things."""
+    if asked is None:
+        return usable_processors(DEFAULT_PROCESSES) if is_main and not reload and hasattr(os, "fork") else 0
+    if not 0 <= asked <= MAX_PROCESSES:
+        raise CommandError(f"--processes must be between 0 and {MAX_PROCESSES}.")
+    if asked and reload:
+        raise CommandError("--reload runs tasks in its own process: use --processes 0 with it.")
+    if asked and not hasattr(os, "fork"):
+        raise CommandError("This system has no fork(): use --processes 0.")
+    return asked
+
+
+def usable_processors(most: int, root: Path = Path("/")) -> int:
+    """How many processors this process may use, up to `most`: by its affinity and its cgroup's quota."""
+    affine = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(min(affine, most, math.ceil(min(_cpu_quotas(root), default=most))), 1)
+
+
+def _cpu_quotas(root: Path) -> Iterator[float]:
+    """The quotas, in processors, of the cgroups of this process, and of those above them. In a container, the
+    path may be that of the host: then only the topmost one is found."""
+    with suppress(OSError, ValueError):
+        for line in (root / "proc/self/cgroup").read_text(encoding="utf-8").splitlines():
+            _, controllers, path = line.split(":", 2)
+            if controllers and "cpu" not in controllers.split(","):
+                continue
+            top = root / "sys/fs/cgroup" / ("cpu" if controllers else "")
+            for folder in (PurePosixPath(path), *PurePosixPath(path).parents):
+                with suppress(OSError, ValueError, ZeroDivisionError):
+                    yield _cpu_quota(top / str(folder).lstrip("/"))
+
+
+def _cpu_quota(cgroup: Path) -> float:
+    """The quota of one cgroup, of version 2 or 1; raises OSError or ValueError if it has none."""
+    try:
+        quota, period = (cgroup / "cpu.max").read_text(encoding="ascii").split()
+    except FileNotFoundError:
+        quota = (cgroup / "cpu.cfs_quota_us").read_text(encoding="ascii")
+        period = (cgroup / "cpu.cfs_period_us").read_text(encoding="ascii")
+    if int(quota) < 0:
+        raise ValueError("no quota")
+    return int(quota) / int(period)
+
+
 def limits(options: dict[str, Any], **more: Any) -> Limits:
     """The limits that the options set; raises CommandError for values out of range."""
-    if options["concurrency"] < 1 or not 1 <= options["lease"] <= MAX_SECONDS:
-        raise CommandError(f"--concurrency must be at least 1, --lease between 1 and {MAX_SECONDS} seconds.")
+    if not 1 <= options["concurrency"] <= MAX_LANES:
+        raise CommandError(f"--concurrency must be between 1 and {MAX_LANES}.")
+    if not 1 <= options["lease"] <= MAX_SECONDS:
+        raise CommandError(f"--lease must be between 1 and {MAX_SECONDS} seconds.")
     if not 0 <= options["drain"] <= MAX_SECONDS:
         raise CommandError(f"--drain must be between 0 and {MAX_SECONDS} seconds.")
-    for name in more.keys() & {"max_tasks", "max_memory", "max_time"}:
-        if more[name] is not None and not more[name] >= 1:
+    if not 1 <= more.get("async_concurrency", 1) <= MAX_COROUTINES:
+        raise CommandError(f"--async-concurrency must be between 1 and {MAX_COROUTINES}.")
+    for name, value in more.items():
+        if name.startswith("max_") and value is not None and not value >= 1:
             raise CommandError(f"--{name.replace('_', '-')} must be at least 1.")
     return Limits(concurrency=options["concurrency"], lease=options["lease"], drain=options["drain"], **more)
 

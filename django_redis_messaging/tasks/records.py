@@ -25,7 +25,7 @@ from typing import Any, NamedTuple, cast
 
 from django.apps import apps
 from django.conf import settings
-from django.utils.module_loading import import_string
+from django.utils.module_loading import import_string, module_has_submodule
 
 from .. import conf
 from ..core import encoding
@@ -395,9 +395,21 @@ def may_be_imported(path: str) -> bool:
     return any(path == base or path.startswith(f"{base}.") for base in _bases())
 
 
+def task_modules() -> Iterator[str]:
+    """`tasks` of each installed app that has one, and TASK_MODULES."""
+    for app in apps.get_app_configs():
+        if app.module is not None and module_has_submodule(app.module, "tasks"):
+            yield f"{app.name}.tasks"
+    yield from _more_modules()
+
+
 def _bases() -> Iterator[str]:
     for app in apps.get_app_configs():
         yield app.name
+    yield from _more_modules()
+
+
+def _more_modules() -> Iterator[str]:
     # of all backends: a task is the same task, whichever backend runs it
     backends: Mapping[str, dict[str, Any]] = getattr(settings, "TASKS", {})
     for backend in backends.values():

@@ -15,6 +15,7 @@ import threading
 from collections.abc import Callable, Coroutine, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from importlib import import_module
 from inspect import iscoroutinefunction
 from time import monotonic
 from typing import Any, NoReturn
@@ -91,7 +92,18 @@ class Worker(jobs_worker.Worker):
         queues: Sequence[str] | Mapping[str, int],
         limits: Limits = DEFAULT_LIMITS,
     ) -> None:
-        super().__init__(backend.engine, backend.using, queues, Runner(backend, limits.lease), limits)
+        attempt = Runner(backend, limits.lease)
+        super().__init__(backend.engine, backend.using, queues, attempt, limits, load_tasks)
+
+
+def load_tasks() -> None:
+    """Import the modules that may have tasks: `tasks` of each installed app, and TASK_MODULES. If that fails,
+    the attempts at their tasks report why."""
+    for name in records.task_modules():
+        try:
+            import_module(name)
+        except BaseException as error:  # SystemExit, too
+            log_exception(logger, error, "Importing %s failed.", name)
 
 
 class Runner:
@@ -117,6 +129,8 @@ class Runner:
             return running.settlement(Outcome.RELEASE, round(GUARD_DELAY * 1000))
         except BaseException as error:  # of an unreadable task, or of a module that exits when it is imported
             return running.settlement(Outcome.DEAD, line=records.failed(error))
+        if running.failure is not None:
+            return Attempt(self._backend, call, running).conclude(running.failure)
         if lock is None:
             return self._start(call, running)
         return self._guards.run(lock, running, partial(self._start_in_lane, call, running))
@@ -174,6 +188,16 @@ class Attempt:
             return settlement
         finally:
             close_old_connections()
+
+    def conclude(self, failure: Exception) -> Settlement:
+        """The settlement of an attempt that has ended with its process: it was killed because of this."""
+        try:
+            raise failure
+        except Exception as error:
+            settlement = self._failure(error)
+            if settlement.outcome in _FINAL:
+                self._finish(settlement, error)
+            return settlement
 
     def begin_async(self) -> Settlement | Coroutine[Any, Any, Settlement]:
         """Make the coroutine of an async task; returns the rest of the attempt. It may fail before that."""

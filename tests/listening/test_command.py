@@ -114,9 +114,9 @@ class TestCommand:
     @pytest.mark.parametrize(
         ("arguments", "text"),
         [
-            (["--concurrency", "0"], "--concurrency must be at least 1"),
-            (["--lease", "0.5"], "--lease between 1 and"),
-            (["--lease", "nan"], "--lease between 1 and"),
+            (["--concurrency", "0"], "--concurrency must be between 1 and 1000"),
+            (["--lease", "0.5"], "--lease must be between 1 and"),
+            (["--lease", "nan"], "--lease must be between 1 and"),
             (["--drain", "-1"], "--drain must be between 0 and"),
             (["--concurrency", "many"], "invalid int value"),
         ],

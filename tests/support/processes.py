@@ -8,7 +8,7 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from django.conf import settings as django_settings
@@ -83,3 +83,34 @@ def forked(work: Callable[[], bool]) -> Iterator[Callable[[], bool]]:
         finally:
             os._exit(code)
     yield lambda: os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
+def children_of(pid: int) -> list[int]:
+    """The process IDs of the children of a process."""
+    found = []
+    for folder in Path("/proc").iterdir():
+        with suppress(OSError, IndexError):
+            # the name in parentheses may contain anything
+            fields = (folder / "stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+            if folder.name.isdigit() and int(fields[1]) == pid and fields[0] != "Z":
+                found.append(int(folder.name))
+    return found
+
+
+def task_processes(worker: int) -> list[int]:
+    """The child processes of a worker: those that its fork server has forked."""
+    return [child for server in children_of(worker) for child in children_of(server)]
+
+
+def proportional_memory(pid: int) -> float:
+    """The memory of a process, with its share of the memory that it shares: MiB."""
+    rollup = Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="ascii")
+    [line] = [line for line in rollup.splitlines() if line.startswith("Pss:")]
+    return int(line.split()[1]) / 1024
+
+
+def is_running(pid: int) -> bool:
+    """Whether a process exists, and is no zombie."""
+    with suppress(OSError, IndexError):
+        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0] != "Z"
+    return False

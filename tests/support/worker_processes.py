@@ -32,11 +32,18 @@ processes.set_forkserver_preload(
 POINTS = ("after the claim", "in the callback", "before the ack")
 
 
-def serve(stage: child_processes.Stage, tasks: dict[str, Any], log: str, options: list[str]) -> None:
-    """Run `manage.py run_worker` in this process."""
+def serve(
+    stage: child_processes.Stage, tasks: dict[str, Any], log: str, options: list[str], grace: float | None
+) -> None:
+    """Run `manage.py run_worker` in this process; `grace`: see services/jobs/children.py."""
     child_processes.serve(stage, log, TASKS=tasks)
     _connect_crash_points()
     from django.core.management import call_command
+
+    from django_redis_messaging.services.jobs import children
+
+    if grace is not None:
+        children.GRACE = grace
 
     call_command("run_worker", *options)
 
@@ -57,9 +64,12 @@ def _connect_crash_points() -> None:
 class WorkerPool:
     """Several workers. Killed workers are replaced."""
 
-    def __init__(self, stage: child_processes.Stage, directory: Path, options: list[str]) -> None:
+    def __init__(
+        self, stage: child_processes.Stage, directory: Path, options: list[str], grace: float | None
+    ) -> None:
         self._stage = stage
         self._options = options
+        self._grace = grace
         self.log = directory / "workers.log"
         self.log.touch()
         self.workers: list[BaseProcess] = []
@@ -69,7 +79,9 @@ class WorkerPool:
     def start(self) -> BaseProcess:
         """Start one more worker."""
         process = processes.Process(
-            target=serve, args=(self._stage, settings.TASKS, str(self.log), self._options), daemon=True
+            target=serve,
+            args=(self._stage, settings.TASKS, str(self.log), self._options, self._grace),
+            daemon=True,
         )
         process.start()
         self.workers.append(process)
@@ -108,10 +120,10 @@ class WorkerPool:
 
 @contextmanager
 def worker_pool(
-    stage: child_processes.Stage, directory: Path, size: int, *options: str
+    stage: child_processes.Stage, directory: Path, size: int, *options: str, grace: float | None = None
 ) -> Iterator[WorkerPool]:
     """Start workers for the block and kill those left at the end."""
-    pool = WorkerPool(stage, directory, list(options))
+    pool = WorkerPool(stage, directory, list(options), grace)
     for _ in range(size):
         pool.start()
     try:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import os
 import signal
+import subprocess
 import threading
 import time
 from pathlib import Path
@@ -448,3 +450,89 @@ def note_batch(context: Any, *_: str) -> None:
 @task(takes_context=True)
 def cancel_batch(context: Any, batch_id: str) -> None:
     notes.append(TaskBatch.get(batch_id).cancel())
+
+
+@task
+def process_id() -> int:
+    return os.getpid()
+
+
+@task
+async def async_process_id() -> int:
+    return os.getpid()
+
+
+@task(takes_context=True)
+def attempt_number(context: Any, marker: str, seconds: float) -> int:
+    """Write the process ID to a file, sleep, and return the number of the attempt."""
+    pid_after.func(marker, seconds)
+    return int(context.attempt)
+
+
+@task
+def end_process(marker: str, how: str = "exit") -> None:
+    """End the process once another task runs in it, by a file with two lines."""
+    pid_after.func(marker, 0)
+    while len(Path(marker).read_text(encoding="ascii").splitlines()) < 2:
+        time.sleep(0.01)
+    end_at_once(how)
+
+
+def end_at_once(how: str) -> None:
+    """End this process."""
+    if how == "exit":
+        os._exit(3)
+    elif how == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    ctypes.string_at(0)
+
+
+@task
+def end_process_at_once(how: str) -> None:
+    end_at_once(how)
+
+
+@task(max_attempts=1)
+def end_process_once(marker: str) -> None:
+    pid_after.func(marker, 0)
+    os._exit(3)
+
+
+@task
+def hold_gil(marker: str, seconds: int) -> int:
+    """Keep all other threads of the process from running, as a long call of C code does."""
+    pid_after.func(marker, 0)
+    ctypes.PyDLL(None).sleep(seconds)
+    return os.getpid()
+
+
+@task(timeout=1)
+def hold_gil_with_timeout(marker: str, seconds: int) -> int:
+    return int(hold_gil.func(marker, seconds))
+
+
+@task(timeout=1, max_attempts=2)
+def hold_gil_in_first_attempt(marker: str, seconds: int) -> int:
+    """Hold it if the file has no line yet."""
+    return int(hold_gil.func(marker, 0 if Path(marker).exists() else seconds))
+
+
+@task
+def grow(mebibytes: int) -> int:
+    """Use more memory from now on."""
+    notes.append(b"x" * (mebibytes * 2**20))
+    return os.getpid()
+
+
+@task
+def end_program() -> int:
+    """Start a program and terminate it; returns its exit code."""
+    program = subprocess.Popen(["sleep", "600"])
+    program.terminate()
+    return program.wait(30)
+
+
+@task
+def sleep_a_moment(value: Any) -> Any:
+    time.sleep(0.005)
+    return value

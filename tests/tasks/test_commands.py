@@ -116,7 +116,7 @@ class TestWorker:
     ) -> None:
         marker = tmp_path / "begun"
         result = jobs.sleep_in_thread.enqueue(str(marker), 600.0)
-        process = start("run_worker")
+        process = start("run_worker", "--processes", "0")
         until(lambda: marker.exists() and marker.read_text())
         process.send_signal(SIGTERM)
         process.send_signal(SIGINT)
@@ -611,11 +611,11 @@ def test_an_error_is_one_line(
         ("run_worker", "--queue default=" + 5000 * "1", "the weight must be a number"),
         ("run_worker", "--queue =3", "the name of a queue is empty"),
         ("run_worker", "--queue default --queue default=3", "--queue must name each queue once."),
-        ("run_worker", "--concurrency 0", "--concurrency must be at least 1"),
+        ("run_worker", "--concurrency 0", "--concurrency must be between 1 and 1000"),
         ("run_worker", "--concurrency many", "invalid int value: 'many'"),
-        ("run_worker", "--lease 0.5", "--lease between 1 and"),
-        ("run_worker", "--lease nan", "--lease between 1 and"),
-        ("run_worker", "--lease inf", "--lease between 1 and"),
+        ("run_worker", "--lease 0.5", "--lease must be between 1 and"),
+        ("run_worker", "--lease nan", "--lease must be between 1 and"),
+        ("run_worker", "--lease inf", "--lease must be between 1 and"),
         ("run_worker", "--drain -1", "--drain must be between 0 and"),
         ("run_worker", "--drain nan", "--drain must be between 0 and"),
         ("run_worker", "--max-tasks 0", "--max-tasks must be at least 1"),
@@ -623,8 +623,8 @@ def test_an_error_is_one_line(
         ("run_worker", "--max-time nan", "--max-time must be at least 1"),
         ("run_messaging", "--backend nowhere", "TASKS has no entry 'nowhere'"),
         ("run_messaging", "--queue nope", "no queue 'nope': add it to QUEUES"),
-        ("run_messaging", "--concurrency 0", "--concurrency must be at least 1"),
-        ("run_messaging", "--lease nan", "--lease between 1 and"),
+        ("run_messaging", "--concurrency 0", "--concurrency must be between 1 and 1000"),
+        ("run_messaging", "--lease nan", "--lease must be between 1 and"),
         ("run_messaging", "--drain -1", "--drain must be between 0 and"),
         ("run_messaging", "--max-time 0", "--max-time must be at least 1"),
         ("redrive", "default --backend nowhere", "TASKS has no entry 'nowhere' whose BACKEND is"),

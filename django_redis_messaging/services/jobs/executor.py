@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import threading
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Sequence
@@ -64,6 +65,11 @@ UNSETTLED = "unsettled"
 #: it goes on on the event loop, and has left its lane
 GOES_ON = "goes on"
 
+#: what a job does: it runs without a timeout. With one, it is the moment (monotonic) at which that ends
+RUNS = math.inf
+#: its attempt has ended
+ENDED = -1.0
+
 #: makes an attempt at a job; returns its settlement, None if it was not started or its lease was lost, or a
 #: coroutine that returns one of these
 Attempt = Callable[["RunningJob"], "Settlement | Coroutine[Any, Any, Settlement | None] | None"]
@@ -91,14 +97,16 @@ class Report(NamedTuple):
 
 #: takes reports, in any thread
 Reporter = Callable[[list[Report]], object]
+#: takes the number of a job and what it does now, in any thread
+Note = Callable[[int, float], object]
 
 
 class RunningJob:
     """A job in this process: a job that waits for its lane, or an attempt at it."""
 
     __slots__ = (
-        "_call", "_executor", "_interrupts", "_task", "_timer", "cancelled_at", "lease_lost", "leased",
-        "number", "released", "started", "timeout",
+        "_call", "_executor", "_interrupts", "_task", "_timer", "cancelled_at", "failure", "lease_lost",
+        "leased", "number", "released", "started", "timeout",
     )  # fmt: skip
 
     def __init__(self, leased: LeasedJob, executor: Executor, number: int = 0) -> None:
@@ -114,6 +122,8 @@ class RunningJob:
         self.released = False
         #: when it was cancelled: monotonic; None: it was not
         self.cancelled_at: float | None = None
+        #: how the attempt ended, if its process was killed because of it
+        self.failure: TaskTimeout | TaskCancelled | None = None
         self._executor = executor
         self._call: InterruptibleCall | None = None
         #: the asyncio task, while a coroutine of the job runs there
@@ -173,6 +183,7 @@ class RunningJob:
         try:
             value, error = call.run(function)
         finally:
+            self._note_end()
             left_open = threads.discard_open_transactions()
             if call.interrupts:
                 threads.discard_connections()
@@ -210,6 +221,7 @@ class RunningJob:
             error = raised
         try:
             await self._end_coroutine()
+            self._note_end()
             left_open = await threads.end_calls(interrupted=self._interrupts > 0)
             if error is not None:
                 self._raise(error, interrupted=self._interrupts > 0)
@@ -221,8 +233,14 @@ class RunningJob:
 
     def _begin(self, timeout: float | None) -> None:
         self.started, self.timeout = monotonic(), timeout
+        if timeout is not None and self._executor.note is not None:
+            self._executor.note(self.number, self.started + timeout)
         if self.cancelled_at is not None:
             raise TaskCancelled("The task was cancelled before its call.")
+
+    def _note_end(self) -> None:
+        if self.timeout is not None and self._executor.note is not None:
+            self._executor.note(self.number, RUNS)
 
     def _set_timer(self, timeout: float | None) -> None:
         self._task = asyncio.current_task()
@@ -321,7 +339,8 @@ class _Started(NamedTuple):
 class Executor:
     """Runs jobs of one worker in this process. `report` gets what has become of them, in any thread.
     `on_failure` is called after an unexpected error, which is logged; `before_exit` before this process ends
-    because an interrupted thread holds locks: after that, nothing is reported any more."""
+    because an interrupted thread holds locks: after that, nothing is reported any more. `note` gets what each
+    job does."""
 
     def __init__(
         self,
@@ -332,8 +351,10 @@ class Executor:
         *,
         name: str = "",
         before_exit: Callable[[], object] = lambda: None,
+        note: Note | None = None,
     ) -> None:
         self.name = name or "worker"
+        self.note = note
         self.event_loop = EventLoop(on_failure, self._release_coroutines)
         self._attempt = attempt
         self._lanes = lanes
@@ -376,6 +397,16 @@ class Executor:
             self._work.put(batch)
         if len(jobs) > 1 and not self._checks_soon:
             self.check_soon()
+
+    def conclude(self, number: int, leased: LeasedJob, failure: TaskTimeout | TaskCancelled) -> None:
+        """Report a job whose process was killed because of it, as if its call had raised this."""
+        running = self._jobs[number] = RunningJob(leased, self, number)
+        running.failure = failure
+        if isinstance(failure, TaskCancelled):
+            running.cancelled_at = monotonic()
+        batch = Batch([running], is_async=True)
+        self._batches.add(batch)
+        self._do_aside(batch)
 
     def cancel(self, number: int) -> None:
         """Interrupt a call, as its timeout would; if it has not started, it won't."""
@@ -507,8 +538,10 @@ class Executor:
 
     def _run_job(self, running: RunningJob, batch: Batch, coroutines: list[_Started]) -> Report | None:
         """Make an attempt; returns what to report of it now."""
-        if not running.may_start:
+        if not running.may_start and running.failure is None:
             return self._ended(running, None, NOT_STARTED if running.cancelled_at is not None else UNSETTLED)
+        if self.note is not None:
+            self.note(running.number, RUNS)
         # what it changes in its context, such as the language, ends with it
         context = copy_context()
         settlement = context.run(self._attempt, running)
@@ -533,9 +566,11 @@ class Executor:
         """The report of a job that has ended; None if it was reported before."""
         number = running.number
         if self._jobs.pop(number, None) is None:
-            if settlement is not None:
+            if settlement is not None and settlement.outcome is not Outcome.RELEASE:
                 log_lost_lease(settlement)
             return None
+        if self.note is not None and otherwise != NOT_STARTED:
+            self.note(number, ENDED)
         started = running.started is not None
         if settlement is None:
             return Report(number, otherwise, 0, "", None, started, seconds, is_async)

@@ -535,6 +535,18 @@ def end_process(name: str, locks: Sequence[Any], release: Callable[[], object]) 
     os._exit(1)
 
 
+_is_frozen = False
+
+
+def freeze() -> None:
+    """Let no garbage collection touch the objects of this process, before others are forked from it: it would
+    copy the memory that they share. The search for locks ends that: it would not find those objects."""
+    global _is_frozen
+    gc.collect()
+    gc.freeze()
+    _is_frozen = True
+
+
 def find_held_locks() -> list[Any]:
     """The locks that this thread, which is about to end, still holds; and locks without an owner that stay
     held for LOCK_TIMEOUT, if they are of kinds that are held for some instructions only: of signals,
@@ -547,6 +559,8 @@ def find_held_locks() -> list[Any]:
 
 
 def _find_held_locks() -> list[Any]:
+    if _is_frozen:
+        gc.unfreeze()
     locks = list(_locks())
     if any(map(_is_own, locks)):
         del locks

@@ -37,6 +37,8 @@ from ...core.operations import LoopGuard, log_exception, perform, perform_renewa
 from ...core.outcome import backoff, deadline, no_retries_when, time_left
 from ...errors import MessagingError, OutcomeUnknown
 from ..common.leases import RenewedByCall
+from .child import ChildMain
+from .children import Children
 from .engine import (
     PAGE,
     POLL_INTERVAL,
@@ -50,7 +52,18 @@ from .engine import (
     Settlement,
     new_token,
 )
-from .executor import GOES_ON, NOT_STARTED, UNSETTLED, Attempt, Executor, Report, log_lost_lease
+from .executor import (
+    GOES_ON,
+    NOT_STARTED,
+    UNSETTLED,
+    Attempt,
+    Executor,
+    Note,
+    Report,
+    Reporter,
+    log_lost_lease,
+)
+from .forkserver import ForkServer, Spawner, make_starter, resident_memory
 from .threads import END_TIMEOUT
 
 logger = logging.getLogger(__name__)
@@ -106,10 +119,16 @@ class Limits:
     max_time: float | None = None
     #: seconds that running jobs get to finish when the worker is stopped
     drain: float = 30.0
+    #: jobs after which a child process is replaced
+    max_tasks_per_child: int | None = None
+    #: MiB; a child process that uses more is replaced when its jobs have ended
+    max_memory_per_child: int | None = None
+    #: how child processes start: "fork" or "spawn"; None: see make_starter
+    start_method: str | None = None
 
-    def reached(self, done: int) -> bool:
-        """Whether the worker must start no more jobs, after so many."""
-        if self.max_memory is not None and (used := resident_memory()) > self.max_memory:
+    def reached(self, done: int, memory: Callable[[], int]) -> bool:
+        """Whether the worker must start no more jobs, after so many; `memory` returns what it uses: MiB."""
+        if self.max_memory is not None and (used := memory()) > self.max_memory:
             logger.info("Using %d MiB, more than %d MiB; stopping.", used, self.max_memory)
             return True
         return self.max_tasks is not None and done >= self.max_tasks
@@ -129,7 +148,9 @@ class Worker:
         queues: Sequence[str] | Mapping[str, int],
         attempt: Attempt,
         limits: Limits = DEFAULT_LIMITS,
+        load: Callable[[], object] = lambda: None,
     ) -> None:
+        """`load` imports what attempts need, in the process from which children are forked."""
         self.id = f"{socket.gethostname()[:40]}-{os.getpid()}-{os.urandom(3).hex()}"
         #: jobs that were started and ended
         self.done = 0
@@ -141,6 +162,7 @@ class Worker:
         self._using = using
         self._order = QueueOrder(queues)
         self._attempt = attempt
+        self._load = load
         self._limits = limits
         self._lost_claims = LostClaims(engine, using, self._order.queues, limits.lease)
         #: what the loop handles: a function and its argument. Reentrant: a signal handler adds to it
@@ -151,6 +173,7 @@ class Worker:
         #: whether running jobs are released now
         self._ended = False
         self._hosts: list[Host] = []
+        self._children: Children | None = None
         #: jobs that were claimed and have not ended, by number: one whose lease was lost may be claimed again
         self._jobs: dict[int, Job] = {}
         self._numbers = itertools.count(1)
@@ -179,11 +202,12 @@ class Worker:
         """Work until stopped, or until a limit is reached; then wait for running jobs, and release those that
         don't finish in time."""
         closes = monotonic() + (self._limits.max_time or math.inf)
+        starter = self._starter()  # first: it must not copy threads
         self._keeper.start()
         self._take_events(0)
         try:
             if not self._stopping:
-                self._start_hosts()
+                self._start_hosts(starter)
             with no_retries_when(lambda: self._stopping or self._stops > 0):
                 while not self._stopping and monotonic() < closes:
                     self._take_events(min(self._seconds_to_claim(), closes - monotonic()))
@@ -195,16 +219,48 @@ class Worker:
             log_exception(logger, error, "The loop of worker %s failed; stopping.", self.id)
         self._end()
 
-    def _start_hosts(self) -> None:
-        executor = Executor(
+    def run_as_child(self, files: tuple[int, int]) -> None:
+        """Run jobs for the worker that has started this process."""
+        ChildMain(files, self._executor).run()
+
+    def _starter(self) -> ForkServer | Spawner | None:
+        if not self._limits.processes:
+            return None
+        return make_starter(self._limits.start_method, self._load, lambda *files: self.run_as_child(files))
+
+    def _executor(
+        self, report: Reporter, on_failure: Callable[[], object], note: Note | None = None
+    ) -> Executor:
+        return Executor(
             self._attempt,
             self._limits.concurrency,
-            self._take_reports,
-            self._fail_soon,
+            report,
+            on_failure,
             name=f"Worker {self.id}",
-            before_exit=self._release_before_exit,
+            before_exit=self._release_before_exit if note is None else lambda: None,
+            note=note,
         )
-        self._hosts = [Host(executor, self._limits.concurrency, self._limits.async_concurrency)]
+
+    def _start_hosts(self, starter: ForkServer | Spawner | None) -> None:
+        limits = self._limits
+        executor: Executor | Children
+        if starter is None:
+            executor = self._executor(self._take_reports, self._fail_soon)
+        else:
+            executor = self._children = Children(
+                starter,
+                limits.processes,
+                limits.concurrency,
+                self._take_reports,
+                self._fail_soon,
+                max_tasks=limits.max_tasks_per_child,
+                max_memory=limits.max_memory_per_child,
+            )
+        count = max(limits.processes, 1)
+        self._hosts = [Host(executor, count * limits.concurrency, count * limits.async_concurrency, count)]
+
+    def _memory(self) -> int:
+        return resident_memory() + (0 if self._children is None else self._children.memory())
 
     # Events. They are handled in the loop; other threads put them into its inbox.
 
@@ -263,7 +319,7 @@ class Worker:
         self._is_full = False
         if returned:
             self._place_again(returned)
-        if started and self._limits.reached(self.done):
+        if started and self._limits.reached(self.done, self._memory):
             self._begin_stop()
 
     def _note_end(self, job: Job, report: Report) -> None:
@@ -417,9 +473,9 @@ class Worker:
         if self._stopping or self._is_full or self._apart.is_exclusive:
             return 0
         hosts = self._hosts
-        room = sum([host.free * self._size for host in hosts])
+        room = sum([max(host.free, 0) * self._size for host in hosts])
         if self._size >= PREFETCHED:
-            room += sum([host.has_place_to_wait * self._size for host in hosts])
+            room += sum([host.places_to_wait * self._size for host in hosts])
         if self._claimed_coroutines:
             room = max(room, min(sum([host.room for host in hosts]), 2 * MAX_BATCH))
         if self._limits.max_tasks is not None:
@@ -433,11 +489,12 @@ class Worker:
         single: list[Job] = []
         apart: list[Job] = []
         for job in jobs:
-            if job.leased.state.apart:
+            is_apart = job.leased.state.apart
+            if is_apart and self._children is None:
                 apart.append(job)
                 continue
             speed = self._speeds.get(job.task)
-            if speed is None or job.is_single:
+            if speed is None or is_apart or job.is_single:
                 single.append(job)
             elif speed.is_async:
                 coroutines.append(job)
@@ -469,7 +526,7 @@ class Worker:
 
     def _place_quick(self, jobs: list[Job]) -> list[Job]:
         """Share quick jobs among the lanes; returns those for which there is no place."""
-        places = sum([host.free + host.has_place_to_wait for host in self._hosts])
+        places = sum([max(host.free, 0) + host.places_to_wait for host in self._hosts])
         while jobs and places > 0:
             size = min(-(-len(jobs) // places), MAX_BATCH)
             batch, jobs = jobs[:size], jobs[size:]
@@ -602,15 +659,6 @@ class Worker:
         sleep(END_TIMEOUT)  # the process ends meanwhile
 
 
-def resident_memory() -> int:
-    """Memory of this process in MiB; 0 where the system has no /proc."""
-    try:
-        with open("/proc/self/statm", encoding="ascii") as statm:
-            return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") // 2**20
-    except OSError:
-        return 0
-
-
 class Job:
     """A job that a worker has claimed."""
 
@@ -659,20 +707,21 @@ def task_of(more: str) -> str:
 class Host:
     """An executor, with the number of jobs that it runs."""
 
-    __slots__ = ("executor", "free", "lanes", "room")
+    __slots__ = ("executor", "free", "room", "spare")
 
-    def __init__(self, executor: Executor, lanes: int, room: int) -> None:
+    def __init__(self, executor: Executor | Children, lanes: int, room: int, spare: int = 1) -> None:
         self.executor = executor
-        self.lanes = lanes
-        #: lanes without a batch; -1: a batch waits for the next free lane
+        #: lanes without a batch; negative: so many batches wait for the next free lanes
         self.free = lanes
+        #: batches that may wait: one for each process
+        self.spare = spare
         #: coroutines that may still be started
         self.room = room
 
     @property
-    def has_place_to_wait(self) -> int:
-        """1 if a batch may wait for the next free lane, else 0."""
-        return 1 if self.free >= 0 else 0
+    def places_to_wait(self) -> int:
+        """Further batches that may wait for the next free lanes."""
+        return self.spare + min(self.free, 0)
 
     def add(self, count: int, *, is_async: bool) -> Place:
         """Make a place for jobs: a lane, or room for coroutines."""
