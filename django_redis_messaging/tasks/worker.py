@@ -223,6 +223,8 @@ class Attempt:
         try:
             value = await self._running.acall(coroutine, self._backend.timeout(self._call.task))
             settlement = self._success(value)
+        except GeneratorExit:  # its event loop has ended before it
+            raise
         except BaseException as error:
             settlement = self._failure(error)
             if settlement.outcome in _FINAL:

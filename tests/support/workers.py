@@ -17,6 +17,7 @@ from django_redis_messaging import conf
 from django_redis_messaging.services.jobs.engine import LeasedJob, State
 from django_redis_messaging.services.jobs.executor import Executor, RunningJob
 from django_redis_messaging.services.jobs.keys import JobKeys
+from django_redis_messaging.services.jobs.worker import Worker as JobsWorker
 from django_redis_messaging.tasks.backend import RedisBackend
 from django_redis_messaging.tasks.compat import (
     BaseTaskBackend,
@@ -64,6 +65,11 @@ def burst(*queues: str, **limits: Any) -> Worker:
 def running_job(leased: LeasedJob) -> RunningJob:
     """A job that was claimed, for an attempt outside a worker."""
     return RunningJob(leased, cast(Executor, None))
+
+
+def jobs_of(runner: JobsWorker) -> list[RunningJob]:
+    """The jobs of a worker that have not ended."""
+    return [job for host in runner._hosts for job in list(host.executor._jobs.values())]
 
 
 @contextmanager
@@ -207,7 +213,7 @@ def stored_keys() -> set[str]:
 def liveness(of: Worker) -> list[int]:
     """A worker's stored record: heartbeat, last poll, start (ms), running, done; empty if none exists."""
     record = server().hget(keys().workers, of.id)
-    return [int(word) for word in record.split()] if record else []
+    return [int(word) for word in record.split()[:5]] if record else []
 
 
 def sent(client: Any) -> int:

@@ -49,6 +49,7 @@ from ..support.workers import (
     ended,
     engine,
     errors_of,
+    jobs_of,
     keys,
     liveness,
     receiving,
@@ -403,9 +404,11 @@ class TestWorkerWithoutRedis:
 
     def test_timeouts_do_not_wait_for_it(self, own_server: EmbeddedServer) -> None:
         tasks = jobs.note_timeout.using(timeout=0.5), jobs.async_note_timeout.using(timeout=0.5)
-        with at_work(concurrency=2, lease=1.0):
-            results = [task.enqueue(20) for task in tasks]
-            until(lambda: {state(result).status for result in results} == {"running"})
+        with at_work(concurrency=2, lease=1.0) as runner:
+            for task in tasks:
+                task.enqueue(20)
+            # not just leased: the reply to a claim may be lost with the server
+            until(lambda: [job.started is not None for job in jobs_of(runner)] == [True, True])
             with unavailable(own_server):  # heartbeats wait
                 until(lambda: len(jobs.notes) == 2)
         assert max(jobs.notes) < 3

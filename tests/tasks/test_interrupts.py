@@ -29,7 +29,6 @@ from pytest_django import DjangoDbBlocker, Settings
 
 from django_redis_messaging import Mailbox
 from django_redis_messaging.services.jobs import executor, threads
-from django_redis_messaging.services.jobs.executor import RunningJob
 from django_redis_messaging.services.jobs.worker import Worker
 from django_redis_messaging.tasks import task
 from django_redis_messaging.tasks.compat import task_finished, task_started
@@ -47,6 +46,7 @@ from ..support.workers import (
     ended,
     engine,
     errors_of,
+    jobs_of,
     receiving,
     state,
     worker,
@@ -212,11 +212,6 @@ def count_queries() -> int:
 def note_thread() -> None:
     thread = threading.current_thread()
     jobs.notes.append((thread.name, thread.native_id))
-
-
-def jobs_of(runner: Worker) -> list[RunningJob]:
-    """The jobs of a worker that have not ended."""
-    return [job for host in runner._hosts for job in list(host.executor._jobs.values())]
 
 
 @contextmanager

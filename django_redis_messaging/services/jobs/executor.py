@@ -217,6 +217,8 @@ class RunningJob:
         value, error = None, None
         try:
             value = await coroutine
+        except GeneratorExit:  # its event loop has ended before it
+            raise
         except BaseException as raised:
             error = raised
         try:
@@ -566,7 +568,7 @@ class Executor:
         """The report of a job that has ended; None if it was reported before."""
         number = running.number
         if self._jobs.pop(number, None) is None:
-            if settlement is not None and settlement.outcome is not Outcome.RELEASE:
+            if settlement is not None:
                 log_lost_lease(settlement)
             return None
         if self.note is not None and otherwise != NOT_STARTED:
@@ -621,10 +623,8 @@ class Executor:
 
     def _start_coroutines(self, started: list[_Started]) -> None:
         try:
-            self.event_loop.start([(one.coroutine, one.context) for one in started])
+            self.event_loop.start([(one.coroutine, one.rest, one.context) for one in started])
         except EventLoopEnded:
-            for one in started:
-                one.rest.close()
             self._release([one.running for one in started])
 
     def _release(self, jobs: Iterable[RunningJob]) -> None:

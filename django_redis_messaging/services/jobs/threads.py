@@ -24,6 +24,7 @@ import logging
 import os
 import sys
 import threading
+from collections import deque
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import suppress
 from contextvars import Context
@@ -72,6 +73,8 @@ _TASK_MODULES = ("django.tasks", "django_tasks")
 _RLock: Any = type(threading.RLock())
 _Lock: Any = type(threading.Lock())
 
+#: a coroutine, what it awaits, and its context
+_Unstarted = tuple[Coroutine[Any, Any, None], Coroutine[Any, Any, Any], Context]
 #: the result of a coroutine, or what it raised
 Ended = tuple[Any, BaseException | None]
 
@@ -272,7 +275,9 @@ class EventLoop:
         self._failed = False
         #: coroutines of `run` that have not ended
         self._running: set[concurrent.futures.Future[Ended]] = set()
-        #: coroutines of `start` that have not ended
+        #: coroutines of `start` that have not been started there
+        self._unstarted: deque[_Unstarted] = deque()
+        #: those that have not ended
         self._tasks: set[asyncio.Task[None]] = set()
         #: threads that no coroutine uses
         self._free: list[SyncThread] = []
@@ -299,17 +304,17 @@ class EventLoop:
         finally:
             del error  # its traceback refers to this frame
 
-    def start(self, coroutines: Sequence[tuple[Coroutine[Any, Any, None], Context]]) -> None:
-        """Start coroutines there, each in its context; they must raise nothing. Raises EventLoopEnded, and
-        has closed them then."""
+    def start(self, coroutines: Sequence[_Unstarted]) -> None:
+        """Start coroutines there, each with another one that it awaits and its context; they must raise
+        nothing. Raises EventLoopEnded, and has closed them then."""
+        self._unstarted.extend(coroutines)
         try:
+            loop = self._started_loop()
+            loop.call_soon_threadsafe(self._create_tasks, loop)
             if self._failed:
                 raise EventLoopEnded
-            loop = self._started_loop()
-            loop.call_soon_threadsafe(self._create_tasks, loop, coroutines)
         except (EventLoopEnded, RuntimeError):  # the loop is closed
-            for coroutine, _ in coroutines:
-                coroutine.close()
+            self._close_unstarted()
             raise EventLoopEnded from None
 
     async def attend(self, coroutine: Coroutine[Any, Any, Any]) -> Ended:
@@ -324,15 +329,20 @@ class EventLoop:
             else:
                 self._free.append(sync_thread)
 
-    def _create_tasks(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        coroutines: Sequence[tuple[Coroutine[Any, Any, None], Context]],
-    ) -> None:
-        for coroutine, context in coroutines:
-            task = loop.create_task(coroutine, context=context)
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+    def _create_tasks(self, loop: asyncio.AbstractEventLoop) -> None:
+        with suppress(IndexError):  # none is left
+            while True:
+                coroutine, _, context = self._unstarted.popleft()
+                task = loop.create_task(coroutine, context=context)
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
+
+    def _close_unstarted(self) -> None:
+        with suppress(IndexError):  # none is left
+            while True:
+                coroutine, rest, _ = self._unstarted.popleft()
+                coroutine.close()
+                rest.close()
 
     def _submit(self, coroutine: Coroutine[Any, Any, Any]) -> concurrent.futures.Future[Ended]:
         loop = self._started_loop()
@@ -409,6 +419,7 @@ class EventLoop:
 
     def _fail(self) -> None:
         self._failed = True
+        self._close_unstarted()
         self._on_failure()
         for running in list(self._running):
             with suppress(concurrent.futures.InvalidStateError):  # it has ended meanwhile
@@ -457,6 +468,8 @@ async def _outcome(sync_thread: SyncThread, coroutine: Coroutine[Any, Any, Any])
     value, error = None, None
     try:
         value = await coroutine
+    except GeneratorExit:  # its event loop has ended before it
+        raise
     except BaseException as raised:
         error = raised
     left_open = [] if sync_thread.has_ended_calls else await _end_calls(sync_thread)
