@@ -39,7 +39,14 @@ from ..services.jobs.engine import (
 from ..services.jobs.load import QueueLoad, read_loads
 from ..services.semaphores.semaphore import MAX_PERMITS
 from . import records
-from .call_fields import call_fields, check_call_fields, find_weights, has_call_fields, stored_tag
+from .call_fields import (
+    call_fields,
+    check_call_fields,
+    check_expiry,
+    find_weights,
+    has_call_fields,
+    stored_tag,
+)
 from .commits import COMMIT_DEADLINE, Calls, Prepared, Sender, send_on_commit
 from .compat import (
     BaseTaskBackend,
@@ -117,8 +124,9 @@ class Plan(NamedTuple):
     max_attempts: int
     #: whether the record of a call is kept for as long as its push may be repeated, however it ends
     outlives_repeats: bool
-    #: the fields of a job that never change and are the same for all calls
+    #: the fields of a job that never change and are the same for all calls; and as results have them
     more: str
+    stored_fields: str
     #: whether each call has others of its own
     has_call_fields: bool
 
@@ -375,6 +383,7 @@ class RedisBackend(BaseTaskBackend):
             backend=self.alias,
             errors=[],
             worker_ids=[],
+            stored_fields=plan.stored_fields,
         )
         key, more = "", plan.more
         if isinstance(task, RedisTask):
@@ -401,7 +410,10 @@ class RedisBackend(BaseTaskBackend):
         if plan is not None and plan.params is self._params and plan.settings is settings:
             return plan
         self.validate_task(task)
+        if isinstance(task, RedisTask):
+            _check_expiry(task, task.run_after)
         attempts = getattr(task, "max_attempts", None) or self.chosen["MAX_ATTEMPTS"]
+        more = f"task={quote(task.module_path)}" + (" replace=1" if _replaces(task) else "")
         plan = Plan(
             params=self._params,
             settings=settings,
@@ -410,7 +422,8 @@ class RedisBackend(BaseTaskBackend):
             priority=int(task.priority),
             max_attempts=check_attempts(attempts or settings.JOB_MAX_ATTEMPTS, "MAX_ATTEMPTS"),
             outlives_repeats=self._outlives_repeats(task),
-            more=f"task={quote(task.module_path)}" + (" replace=1" if _replaces(task) else ""),
+            more=more,
+            stored_fields=" " + more,
             has_call_fields=isinstance(task, RedisTask) and has_call_fields(task),
         )
         if isinstance(task, RedisTask):
@@ -494,6 +507,8 @@ class RedisBackend(BaseTaskBackend):
 
     def _reschedule(self, task: Task, result_id: str, run_after: datetime) -> Steps[bool]:
         moment = _at(run_after)
+        if isinstance(task, RedisTask) and isinstance(task.expires, datetime):
+            check_expiry(task, run_after)
         line = records.rescheduled(run_after)
         queue = yield from self.engine.reschedule(task.queue_name, result_id, moment, line)
         if queue is None:
@@ -562,6 +577,13 @@ def _one_of(queue: str, task: Task | str | None) -> str:
 def _due(delay: int | str) -> int:
     """When a job is due, as `_at` writes it: ms; 0: at once."""
     return int(delay[1:]) if isinstance(delay, str) else delay
+
+
+def _check_expiry(task: RedisTask, run_after: datetime | None) -> None:
+    try:
+        check_expiry(task, run_after)
+    except InvalidArgument as error:
+        raise InvalidTask(str(error)) from error
 
 
 def _delay(task: Task) -> int | str:
@@ -681,7 +703,8 @@ def prepare_follow_up(backend: RedisBackend, result: TaskResult, value: Any) -> 
         return None
     then = as_follow_up(task.then)
     following, job = backend.prepared(then.task, follow_up_id(result.id), [value, *then.args], then.kwargs)
-    return FollowUp(then.task.queue_name, job, MAX_ALIASES, partial(_announce, backend, following))
+    queue = str.__str__(then.task.queue_name)  # not the member of an enumeration
+    return FollowUp(queue, job, MAX_ALIASES, partial(_announce, backend, following))
 
 
 def _announce(backend: RedisBackend, result: TaskResult, pushed: int) -> None:

@@ -235,6 +235,14 @@ class TaskBatch:
         if added >= MAX_CALLS:
             raise LimitExceeded("calls of a batch", limit=MAX_CALLS, actual=added + 1)
         self._checked(task, "task")
+        if getattr(task, "replaces", False):
+            raise InvalidTask(
+                f"{task.module_path!r} has on_duplicate='replace': calls of a batch can't replace others."
+            )
+        if self._with_values and getattr(task, "unique", False) is not False:
+            raise InvalidTask(
+                f"{task.module_path!r} is unique: a call that is left out has no value for the callback."
+            )
         if self._with_values and self._backend.result_ttl_of(task) == 0:
             raise InvalidTask(
                 f"{task.module_path!r} has result_ttl=0: its return value is not stored for the callback."
@@ -480,7 +488,10 @@ class TaskBatch:
         fields += ["result_ttl", ttl, "dead_ttl", dead_ttl]
         for key, task in self._callbacks.items():
             number = FIRST_CALLBACK + CALLBACKS.index(key)
-            _, job = backend.prepared(task, _call_id(base, number), [self.id])
+            later: dict[str, Any] = {"values": []} if key in self._with_values else {}
+            _, job = backend.prepared(task, _call_id(base, number), [self.id], later)
+            if later:  # a worker reads them: they were given for the names only
+                job = job._replace(payload=records.payload(records.payload_frame(task), [self.id], {}))
             more = job.more + (f" values={encoded(self.id)}" if key in self._with_values else "")
             stored = {**job._replace(more=more)._asdict(), "queue": encoded(task.queue_name)}
             fields += [word for name, value in stored.items() for word in (f"{key}:{name}", value)]

@@ -12,6 +12,7 @@ from typing import Any
 from urllib.parse import quote
 
 from django.conf import settings
+from django.utils import timezone
 from django.utils.module_loading import import_string
 
 from ..core.encoding import name as checked
@@ -35,7 +36,7 @@ def check_call_fields(task: RedisTask) -> None:
     if task.group is not None:
         check_source(task.group, "group", task.func, task.takes_context)
     if task.expires is not None:
-        _check_expiry(task.expires, task.run_after)
+        _stored_expiry(task.expires)
     if not isinstance(task.tags, tuple):
         raise TypeError(f"tags must be a tuple, not {type(task.tags).__name__}.")
     if len(task.tags) > MAX_TAGS:
@@ -89,10 +90,18 @@ def find_weights(chosen: WeightOf | str | None) -> WeightOf | None:
     return chosen
 
 
-def _check_expiry(expires: float | timedelta | datetime, run_after: datetime | None) -> None:
-    _stored_expiry(expires)
-    if isinstance(expires, datetime) and run_after is not None and expires <= run_after:
-        raise InvalidArgument(f"expires must be later than run_after, {run_after}: not {expires}.")
+def check_expiry(task: RedisTask, run_after: datetime | None) -> None:
+    """Raise InvalidArgument for a call that would expire before it is due. Not a part of the check of a task:
+    a call that is stored can be read, whatever has been changed since."""
+    expires = task.expires
+    if isinstance(expires, datetime):
+        if run_after is not None and expires <= run_after:
+            raise InvalidArgument(f"expires must be later than run_after, {run_after}: not {expires}.")
+    elif expires is not None:
+        ms, now = milliseconds(expires, "expires"), timezone.now()
+        delay = milliseconds(task.delay or 0, "delay") if run_after is None else 0
+        if ms <= delay or (run_after is not None and now + timedelta(milliseconds=ms) <= run_after):
+            raise InvalidArgument(f"expires must be later than the call is due: not {expires} s from now.")
 
 
 def _stored_expiry(expires: float | timedelta | datetime) -> str:

@@ -127,6 +127,7 @@ def _check_declared(task: Task) -> None:
     known = _registered.get(task.module_path)
     if known is not None and known.task.func is task.func:  # a reloaded module has a new function
         raise InvalidArgument(f"{known.name} has a schedule already: define a second task.")
+    _check_expires(task)
     try:
         _bind(task)
     except TypeError as error:
@@ -487,6 +488,11 @@ def _name_in(stored_as: str) -> str:
     return stored_as.removeprefix(STORED)
 
 
+def _check_expires(task: Task) -> None:
+    if isinstance(getattr(task, "expires", None), datetime):
+        raise InvalidArgument("expires of a task with a schedule must be seconds or a timedelta.")
+
+
 def _checked_record(
     task: Task, when: Cron | Every, missed: Missed, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> str:
@@ -495,6 +501,7 @@ def _checked_record(
     if not isinstance(kwargs, Mapping):
         raise TypeError(f"kwargs must be a dict, not {type(kwargs).__name__}.")
     positional, named = normalize_json(list(sequence(args, "args"))), normalize_json(dict(kwargs))
+    _check_expires(task)
     try:
         _bind(task, *positional, **named)
     except TypeError as error:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, Protocol, 
 from urllib.parse import unquote
 
 from django.conf import settings
-from django.db import DEFAULT_DB_ALIAS
+from django.db import DEFAULT_DB_ALIAS, connections
 
 from ..core import encoding
 from ..core.encoding import name as checked
@@ -300,7 +300,7 @@ class RedisTask(RememberingTask, Generic[P, R]):
             positional, named = as_bound(self.func, self.takes_context, args, kwargs)
             chosen: Any = [list(positional), sorted(named.items())]
         else:
-            chosen = self.unique if isinstance(self.unique, str) else self.unique(*args, **kwargs)
+            chosen = call_name(self.unique, "unique", self.func, self.takes_context, args, kwargs)
         if self.replaces:
             chosen = [chosen, self.queue_name]  # a script that replaces a call has the keys of one queue
         key = encoding.dumps([self.module_path, chosen], "unique key", sort_keys=True)
@@ -516,6 +516,10 @@ def check_fields(task: RedisTask) -> None:
     _check_seconds(task.delay, "delay")
     if task.on_duplicate not in ("keep", "replace"):
         raise InvalidArgument(f"on_duplicate must be 'keep' or 'replace', not {task.on_duplicate!r}.")
+    if task.on_commit not in (None, False, True, *connections):
+        raise InvalidArgument(
+            f"on_commit must be True, False or an alias of DATABASES, not {task.on_commit!r}."
+        )
     if task.replaces and task.unique is False:
         raise InvalidArgument("on_duplicate='replace' needs unique: the key of the calls that are replaced.")
     _check_names(task)
@@ -537,6 +541,8 @@ def _check_seconds(value: Any, what: str, minimum: int = 0) -> None:
 
 
 def _check_names(task: RedisTask) -> None:
+    if not isinstance(task.unique, bool):
+        check_source(task.unique, "unique", task.func, task.takes_context)
     if task.lock is not None:
         check_source(task.lock, "lock", task.func, task.takes_context)
     if task.concurrency is not None:

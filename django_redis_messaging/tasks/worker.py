@@ -31,7 +31,7 @@ from ..services.common.arguments import Duration
 from ..services.jobs import executor, threads
 from ..services.jobs import worker as jobs_worker
 from ..services.jobs.engine import JobRecord, Outcome, Settlement, State, lock_of
-from ..services.jobs.executor import RunningJob
+from ..services.jobs.executor import RunningJob, released
 from ..services.jobs.threads import EventLoopEnded
 from ..services.jobs.worker import DEFAULT_LIMITS, Limits
 from ..services.locks import Lock
@@ -180,10 +180,7 @@ class Attempt:
                 value = self._value()
                 settlement = self._success(value)
             except BaseException as error:  # SystemExit and KeyboardInterrupt end the attempt, not the lane
-                settlement = self._failure(error)
-                if settlement.outcome in _FINAL:
-                    self._finish(settlement, error)
-                return settlement
+                return self._failed(error)
             self._finish(settlement, None, value)
             return settlement
         finally:
@@ -194,10 +191,7 @@ class Attempt:
         try:
             raise failure
         except Exception as error:
-            settlement = self._failure(error)
-            if settlement.outcome in _FINAL:
-                self._finish(settlement, error)
-            return settlement
+            return self._failed(error)
 
     def begin_async(self) -> Settlement | Coroutine[Any, Any, Settlement]:
         """Make the coroutine of an async task; returns the rest of the attempt. It may fail before that."""
@@ -213,10 +207,7 @@ class Attempt:
                 self._send(task_started, logging.INFO)
             coroutine = task.func(*self._args(), **self._call.kwargs)
         except BaseException as error:
-            settlement = self._failure(error)
-            if settlement.outcome in _FINAL:
-                self._finish(settlement, error)
-            return settlement
+            return self._failed(error)
         return self._arun(coroutine)
 
     async def _arun(self, coroutine: Coroutine[Any, Any, Any]) -> Settlement:
@@ -263,11 +254,18 @@ class Attempt:
         lease = self._running.leased.lease
         return Settlement(lease, Outcome.DONE, self._backend.result_ttl_of(task), line, follow_up)
 
+    def _failed(self, error: BaseException) -> Settlement:
+        """The settlement after an exception, with the signal of the end. Called while `error` is handled."""
+        settlement = self._failure(error)
+        if settlement.outcome in _FINAL:
+            self._finish(settlement, error)
+        return settlement
+
     def _failure(self, error: BaseException) -> Settlement:
         """The settlement after an exception."""
         running, task = self._running, self._call.task
         if running.released or issubclass(type(error), EventLoopEnded):
-            return running.settlement(Outcome.RELEASE)
+            return running.settlement(released(running.leased, has_started=True))
         if running.cancelled_at is not None:
             ttl = self._backend.result_ttl_of(task)
             return running.settlement(Outcome.CANCELLED, ttl, records.CANCELLED)

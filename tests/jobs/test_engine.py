@@ -11,6 +11,7 @@ from django_redis_messaging import LimitExceeded, conf
 from django_redis_messaging.services.jobs import engine as engine_module
 from django_redis_messaging.services.jobs.engine import (
     Engine,
+    Extended,
     JobRecord,
     LeasedJob,
     Outcome,
@@ -262,6 +263,17 @@ class TestStoredState:
     def test_another_format_is_reported(self) -> None:
         with pytest.raises(ValueError, match="another format: b'w 0 0 0 5'"):
             parse_state(b"w 0 0 0 5")
+
+
+class TestCancelled:
+    def test_a_dead_job_that_is_redriven_is_not_cancelled(self) -> None:
+        push("a")
+        lease = claim().lease
+        assert engine().cancel("q", "a", ttl=DAY, running=True) == "q"
+        assert engine().extend([lease], DAY) == [Extended.CANCEL]
+        assert engine().settle(lease.settlement(Outcome.DEAD))
+        assert engine().redrive("q", ["a"]) == 1
+        assert engine().extend([claim().lease], DAY) == [Extended.IN_FORCE]
 
 
 class TestResults:

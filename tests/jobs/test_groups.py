@@ -304,7 +304,7 @@ PLANTS: Plants = {
             "",
         ),
         "jobs without a group come last": ("if band.last % 2 == 0 and not", "if not"),
-        "groups are never empty": ("'-1') > 0 then", "'0') > 0 then"),
+        "groups are never empty": ("'-1') <= 0 then", "'0') <= 0 then"),
     },
     "jobs/_queue": {
         "cancelled jobs are counted": ("leave_group(queue, state)", ""),

@@ -345,8 +345,8 @@ PLANTS: Plants = {
     },
     "jobs/resume": {
         "a resumed task stays parked": (
-            "promote_all(records, string.gsub(which, '^task:', 'pause:'), PAGE)",
-            "",
+            "promote_all(records, name, PAGE)",
+            "nil",
         ),
     },
     "jobs/purge": {

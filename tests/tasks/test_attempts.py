@@ -162,7 +162,7 @@ class TestExceptions:
             event_loop.run(asyncio.sleep(0))
         monkeypatch.setattr(event_loop, "_failed", False)
         with pytest.raises(EventLoopEnded):
-            event_loop.start([(asyncio.sleep(0), copy_context())])
+            event_loop.start([(asyncio.sleep(0), asyncio.sleep(0), copy_context())])
 
 
 @dataclass(frozen=True)

@@ -352,14 +352,16 @@ class TestPages:
             ("enqueued", one, READY) for one in ids(batch)
         ]
 
+    @pytest.mark.one_server
     def test_large_results_are_read_in_pages(self) -> None:
         batch = TaskBatch()
         for _ in range(7):
             batch.add(jobs.return_large, 400_000)
         batch.enqueue()
         burst()
-        values: list[str] = []
-        assert round_trips(lambda: values.extend(batch.values())) == 4  # the counts, and 3, 3 and 1 results
+        values = list(batch.values())
+        # now that the script is loaded: the counts, and 3, 3 and 1 results
+        assert round_trips(lambda: list(batch.values())) == 4
         assert [len(value) for value in values] == [400_000] * 7
 
     def test_over_the_limit_nothing_is_enqueued(self, settings: Settings) -> None:
@@ -597,6 +599,17 @@ class TestValues:
         batch = TaskBatch(on_done=jobs.note_values)
         with pytest.raises(InvalidTask, match="has result_ttl=0"):
             batch.add(jobs.echo.using(result_ttl=0), 1)
+        with pytest.raises(InvalidTask, match="is unique: a call that is left out has no value"):
+            batch.add(jobs.unique_echo, 1)
+
+    def test_a_call_that_replaces_another_one_is_refused(self) -> None:
+        with pytest.raises(InvalidTask, match="has on_duplicate='replace'"):
+            TaskBatch().add(jobs.unique_echo.using(on_duplicate="replace"), 1)
+
+    def test_a_callback_may_have_names(self) -> None:
+        batch = made(jobs.noop, on_done=jobs.note_values.using(lock="batch:{batch_id}", tags=("{values}",)))
+        burst()
+        assert jobs.notes == [(batch.id, [None])]
 
 
 class TestNested:

@@ -308,6 +308,13 @@ class TestUnique:
         found = [each.return_value for each in results]
         assert found == [[[0], {}]] * 3 + [[[1], {"note": 0}]] * 2 + [[[2], {"note": 2}]]
 
+    def test_key_can_be_a_template(self) -> None:
+        by_value = jobs.multiply.using(unique="product:{number}")
+        results = [by_value.enqueue(number, by) for number, by in ((1, 2), (1, 3), (2, 2))]
+        assert [one.id == results[0].id for one in results] == [True, True, False]
+        with pytest.raises(InvalidTask, match="refers to 'nothing'"):
+            jobs.echo.using(unique="{nothing}")
+
     async def test_all_enqueue_methods_respect_unique_keys(self) -> None:
         first = await jobs.unique_echo.aenqueue("x")
         others = [

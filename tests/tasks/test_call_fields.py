@@ -11,7 +11,7 @@ from django.utils import timezone
 
 from django_redis_messaging.errors import InvalidArgument, TaskCancelled, TaskExpired
 from django_redis_messaging.services.jobs.engine import Outcome
-from django_redis_messaging.tasks import wait_for_result
+from django_redis_messaging.tasks import TaskBatch, wait_for_result
 from django_redis_messaging.tasks.compat import InvalidTask
 from tests.conftest import Call
 
@@ -120,6 +120,28 @@ class TestExpiry:
         engine().settle(one.lease.settlement(Outcome.RETRY))
         assert run_to_end(result) == [SUCCESSFUL]
 
+    def test_a_parked_call_that_has_expired_ends_when_it_is_cancelled(self) -> None:
+        backend().pause(task=jobs.noop)
+        result = jobs.noop.using(expires=later()).enqueue()
+        burst()
+        server().hset(keys().states, result.id, _expired(result))
+        assert not result.cancel()
+        assert server().hget(keys().states, result.id).startswith(b"expired ")
+        assert server().zcard(keys().queue("default").parked) == 0
+
+    def test_a_callback_counts_from_the_moment_at_which_it_is_enqueued(self) -> None:
+        batch = TaskBatch(on_done=jobs.note.using(expires=60))
+        batch.add(jobs.noop.using(expires=later()))
+        batch.enqueue()
+        [call] = batch.results()
+        assert call is not None
+        server().hset(keys().states, call.id, _expired(call))
+        began = server_ms()
+        burst()
+        callback = backend().get_result(batch.callback_id("on_done"))
+        assert callback.status == SUCCESSFUL
+        assert callback.expires_at.timestamp() * 1000 >= began + 60_000
+
     def test_released_calls_expire(self) -> None:
         result = jobs.noop.using(expires=later()).enqueue()
         [one] = engine().claim(["default"], 1, LEASE).jobs
@@ -153,7 +175,18 @@ class TestExpiry:
 
     def test_calls_that_could_never_run_are_rejected(self) -> None:
         with pytest.raises(InvalidTask, match="expires must be later than run_after"):
-            jobs.noop.using(run_after=later(60), expires=later(50))
+            jobs.noop.using(run_after=later(60), expires=later(50)).enqueue()
+        with pytest.raises(InvalidTask, match="later than the call is due: not 60 s from now"):
+            jobs.noop.using(delay=300, expires=60).enqueue()
+        with pytest.raises(InvalidTask, match="later than the call is due"):
+            jobs.noop.using(run_after=later(300), expires=60).enqueue()
+
+    def test_a_call_is_not_rescheduled_beyond_its_expiry(self) -> None:
+        result = jobs.noop.using(expires=later(60)).enqueue()
+        with pytest.raises(InvalidArgument, match="expires must be later than run_after"):
+            result.reschedule(later(70))
+        assert result.reschedule(later(50))
+        assert jobs.noop.get_result(result.id).task.run_after == result.task.run_after
         with pytest.raises(InvalidTask, match="in then must be seconds"):
             jobs.echo.using(then=jobs.echo.using(expires=later())).enqueue()
 

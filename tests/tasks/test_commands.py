@@ -524,7 +524,8 @@ class TestPause:
         [
             (["nothing"], r"There is no queue 'nothing' \(found: default, other\)\."),
             (["nothing", "--delay-queue"], r"There is no queue 'nothing' \(found: none\)\."),
-            ([], "either queue or task"),
+            ([], "Name a queue, or a task with --task"),
+            (["q", "--task", "x", "--delay-queue"], "--task can't be used with --delay-queue"),
             (["default", "--task", "x"], "either queue or task"),
             (["--task", "tests.tasks.jobs.nothing"], "can't be imported"),
             (["default", "--backend", "other"], "TASKS has no entry 'other'"),

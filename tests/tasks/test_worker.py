@@ -16,6 +16,7 @@ import pytest
 from pytest import LogCaptureFixture, MonkeyPatch
 
 from django_redis_messaging.devserver.server import EmbeddedServer
+from django_redis_messaging.errors import Unavailable
 from django_redis_messaging.management.loops import LoopGroup
 from django_redis_messaging.services.jobs import threads
 from django_redis_messaging.services.jobs import worker as jobs_worker
@@ -283,7 +284,7 @@ class TestApart:
         self.lose(lost)
         first = jobs.wait.using(priority=10).enqueue()
         with at_work(concurrency=2) as runner:
-            until(lambda: runner._apart.waiting)
+            until(lambda: runner._apart.waiting and jobs.notes == ["waits"])
             runner.stop()
             until(lambda: state(lost).status == "waiting")
             jobs.go.set()
@@ -330,6 +331,36 @@ class TestStopping:
         if task is jobs.wait:
             burst()
             assert ended(result).attempts == 1
+
+    @pytest.mark.parametrize("task", [jobs.wait, jobs.wait_forever])
+    def test_a_single_attempt_is_not_given_to_another_worker(self, task: Any) -> None:
+        """It has started, so another one would be a second start."""
+        result = task.using(max_attempts=1).enqueue()
+        runner = worker()
+        with running(runner.run, lambda: None):
+            until(lambda: jobs.notes)
+            runner.stop()
+            runner.stop()
+            assert errors_of(result) == ["LeaseLost"]
+        jobs.go.set()
+
+    def test_a_follow_up_that_cannot_be_pushed_is_tried_again(self, monkeypatch: MonkeyPatch) -> None:
+        """No claim settles its job meanwhile."""
+        runner, failures = worker(), iter([Unavailable("no connection")])
+        settle_and_push = runner._settle_and_push
+
+        def fail_once(settlement: Settlement) -> None:
+            for error in failures:
+                raise error
+            settle_and_push(settlement)
+
+        monkeypatch.setattr(runner, "_settle_and_push", fail_once)
+        monkeypatch.setattr(jobs_worker, "FOLLOW_UP_INTERVAL", 0.01)
+        result = jobs.noop.using(then=jobs.note).enqueue()
+        jobs.noop.enqueue_many([([], {})] * 3)
+        with running(runner.run, runner.stop):
+            until(lambda: jobs.notes == [None])
+        assert ended(result).status == SUCCESSFUL
 
     def test_nothing_is_run_that_was_claimed_during_a_stop(self, monkeypatch: MonkeyPatch) -> None:
         result = jobs.note.enqueue("never")

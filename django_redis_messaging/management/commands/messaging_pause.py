@@ -56,6 +56,10 @@ def add_what(parser: ArgumentParser) -> None:
 def check_queue(options: dict[str, Any]) -> None:
     """Raise InvalidArgument if nothing was ever pushed to the queue, and TASKS doesn't name it."""
     queue = options["queue"]
+    if options["task"] and options["delay_queue"]:
+        raise InvalidArgument("--task can't be used with --delay-queue.")
+    if not queue and not options["task"]:
+        raise InvalidArgument("Name a queue, or a task with --task.")
     if options["delay_queue"]:
         known = perform(conf.alias(), registered_queues(queues_key(current_prefix())))
     elif queue:

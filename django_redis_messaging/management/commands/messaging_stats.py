@@ -13,11 +13,11 @@ from django.core.management.base import BaseCommand, CommandError
 from ... import MessagingError, conf
 from ...core.commands import batched
 from ...core.encoding import current_prefix
-from ...core.operations import Steps, perform
+from ...core.operations import perform
 from ...services.expiries.timers import TimerEngine
 from ...services.jobs.engine import Engine, Paused, parse_paused, registered_queues
 from ...services.jobs.keys import queues_key
-from ...services.jobs.load import QueueLoad, read_loads
+from ...services.jobs.load import QueueLoad, read_loads_and
 from ...services.jobs.queue import ONLY_QUEUE
 from .. import loops
 from ..output import printable, table
@@ -94,14 +94,11 @@ def count(queues: list[Counted]) -> list[Row]:
     rows: list[Row] = []
     for using, group in groupby(queues, key=lambda queue: queue.using):
         for page in batched(group, PIPELINE_SIZE):
-            loads = perform(using, read_loads([(one.engine, one.queue) for one in page]))
-            paused = perform(using, _paused(page))
+            calls = [one.engine.paused_call() for one in page]
+            loads, replies = perform(using, read_loads_and([(one.engine, one.queue) for one in page], calls))
+            paused = map(parse_paused, replies)
             rows += [_row(*one) for one in zip(page, loads, paused, strict=True)]
     return rows
-
-
-def _paused(queues: Sequence[Counted]) -> Steps[list[list[Paused]]]:
-    return [parse_paused(reply) for reply in (yield [one.engine.paused_call() for one in queues])]
 
 
 def _row(counted: Counted, load: QueueLoad, paused: Sequence[Paused]) -> Row:

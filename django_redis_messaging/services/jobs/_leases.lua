@@ -32,7 +32,7 @@ local function move_to_dead(queue, records, id, state, now, limits)
   remove_tags(records, id, state.more)
   wake_waiters(records, id, state)
   count_end(records, state, 'dead', now)
-  state.status, state.moment, state.token = 'dead', digits(now), '-'
+  state.status, state.moment, state.token, state.cancel = 'dead', digits(now), '-', '-'
   write_state(records, id, state)
   redis.call('ZADD', queue.dead, digits(now), id)
   remove_dead(queue, records, digits(now - limits.dead_ttl), 2, now, limits)

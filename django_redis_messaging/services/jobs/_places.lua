@@ -101,11 +101,15 @@ end
 -- rare
 local function count_out(queue, state)
   local name = state.priority .. ' ' .. group_of(state.more)
-  if redis.call('HINCRBY', queue.groups, 'jobs ' .. name, '-1') > 0 then
-    return
-  elseif redis.call('EXISTS', queue.ready) == 1 then
+  if redis.call('HINCRBY', queue.groups, 'jobs ' .. name, '-1') <= 0 then
     redis.call('HDEL', queue.groups, 'jobs ' .. name, 'last ' .. name)
-  else
+    queue.has_left_group = true
+  end
+end
+
+-- Deletes what is left of `groups` when no job is ready. Called after jobs have left their groups.
+local function forget_groups(queue)
+  if queue.has_left_group and redis.call('EXISTS', queue.ready) == 0 then
     redis.call('DEL', queue.groups)
   end
 end

@@ -111,6 +111,7 @@ local function remove_waiting(queue, id, state)
     return redis.call('ZREM', queue.delayed, id)
   end
   leave_group(queue, state)
+  forget_groups(queue)
   return 1
 end
 

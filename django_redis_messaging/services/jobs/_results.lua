@@ -129,8 +129,9 @@ local function wake_waiters(records, id, state)
   end
 end
 
--- Ends a job, with a last line of its log. Its result is kept for `ttl` ms, 0: not at all.
-local function finish_job(records, id, state, status, line, ttl, now, limits)
+-- Ends a job, with a last line of its log. Its result is kept for `ttl` ms, 0: not at all. `moment`: when it ended, if
+-- that was earlier (ms).
+local function finish_job(records, id, state, status, line, ttl, now, limits, moment)
   release_unique(records, id, state.unique)
   remove_tags(records, id, state.more)
   wake_waiters(records, id, state)
@@ -138,7 +139,7 @@ local function finish_job(records, id, state, status, line, ttl, now, limits)
   if ttl <= 0 then
     return delete_job(records, id, state.unique)
   end
-  state.status, state.moment, state.token = status, digits(now), '-'
+  state.status, state.moment, state.token = status, digits(moment or now), '-'
   local payload, log = redis.call('HGET', records.jobs, id), redis.call('HGET', records.outcomes, id)
   local lines = log and with_line(log, line) or line
   redis.call('HSET', records.states, id, format_state(state) .. '\n' .. (payload or '') .. '\n' .. lines)

@@ -33,7 +33,7 @@ local parkings_left = MAX_PARKINGS
 -- Queues in which what becomes free promotes jobs.
 local MAX_LINES = 100
 -- Jobs that are promoted together, where more than one is free.
-local PROMOTED = 20
+local PROMOTED = 4
 
 -- What this script knows of needs, by their names: of a rate see read_rate; else {held = number of jobs that hold it,
 -- limit = what `limits` says, or nil}.
@@ -44,18 +44,18 @@ local promoted = {}
 local paused = {}
 
 -- rare
-local function note_paused(fields)
-  for at = 1, #fields, 2 do
-    paused[fields[at]] = true
-    paused.tasks = paused.tasks or string.sub(fields[at], 1, 5) == 'task:'
+local function note_paused(names)
+  for _, name in ipairs(names) do
+    paused[name] = true
+    paused.tasks = paused.tasks or string.sub(name, 1, 5) == 'task:'
   end
 end
 
 -- Reads what is paused.
 local function read_paused(records)
-  local fields = redis.call('HGETALL', records.paused)
-  if #fields > 0 then
-    note_paused(fields)
+  local names = redis.call('HKEYS', records.paused)
+  if #names > 0 then
+    note_paused(names)
   end
 end
 
@@ -118,12 +118,14 @@ local function promote(records, queue, name, count)
   end
 end
 
--- Promotes the first `count` jobs of each queue that are parked on a need.
+-- Promotes the first `count` jobs of each queue that are parked on a need. Returns whether there may be more queues.
 local function promote_all(records, name, count)
   local from, till = lex_range(name)
-  for _, member in ipairs(redis.call('ZRANGEBYLEX', records.lines, from, till, 'LIMIT', '0', MAX_LINES)) do
+  local lines = redis.call('ZRANGEBYLEX', records.lines, from, till, 'LIMIT', '0', MAX_LINES)
+  for _, member in ipairs(lines) do
     promote(records, queue_named(key_named(records, 'queue:' .. string.sub(member, #name + 2))), name, count)
   end
+  return #lines == MAX_LINES
 end
 
 -- Wakes workers for the jobs that the script has promoted; called at its end.
@@ -286,7 +288,9 @@ local function promote_for_tokens(records, queue, now)
   for _, name in ipairs(redis.call('ZRANGEBYSCORE', records.tokens, '-inf', digits(now), 'LIMIT', 0, MAX_LINES)) do
     redis.call('ZREM', records.tokens, name)
     local free = read_rate(records, name, now * 1000).free
-    promote_all(records, name, math.max(math.min(free, PROMOTED), 1))
+    if promote_all(records, name, math.max(math.min(free, PROMOTED), 1)) then
+      redis.call('ZADD', records.tokens, digits(now + 1), name)
+    end
   end
   local next_token = redis.call('ZRANGE', records.tokens, 0, 0, 'WITHSCORES')[2]
   if next_token and redis.call('EXISTS', queue.parked) == 1 then

@@ -18,7 +18,7 @@
 -- ARGV  6 whether a dead job is cancelled, too: 1 or 0
 -- ARGV  7 whether a running job is cancelled, too: 1 or 0
 -- ARGV  8-12 limits of the slot, see _leases.lua: max_dead, dead_ttl, max_lost, max_results, result_ttl
--- Returns 1, also to a repeat; 2 if the holder of its lease is to cancel it: jobs/extend.lua tells it so, and without
+-- Returns 1, or 2, also to a repeat; 2 if the holder of its lease is to cancel it: jobs/extend.lua tells it so, and without
 -- that holder the job ends when it would be requeued; 0 if the job has started, has ended, or doesn't exist; with nothing
 -- done, the payload of a job that waits in another queue
 -- Wakes the clients that wait for the end of a job: adds an entry to TAG:ended:ID, see _ended.lua.
@@ -29,13 +29,17 @@ local id, ttl, line = ARGV[1], tonumber(ARGV[2]), ARGV[3]
 local request, window = ARGV[4], tonumber(ARGV[5])
 local with_dead, with_running, limits = ARGV[6] == '1', ARGV[7] == '1', limits_at(ARGV, 8)
 local now = milliseconds()
-if find_answer(request, requests, window, now) then
-  return 1
+local before = find_answer(request, requests, window, now)
+if before then
+  return tonumber(before)
 end
 id = resolve_alias(records, id)
 local state = read_state(records, id)
 local removed = 0
-if state and state.status == 'waiting' and not expired_at(state, now) then
+local expired = state and state.status == 'waiting' and expired_at(state, now)
+if expired and take_out(records, queue, id, state) == 1 then
+  finish_job(records, id, state, 'expired', '', tonumber(limits.result_ttl), now, limits, expired)
+elseif state and state.status == 'waiting' and not expired then
   removed = take_out(records, queue, id, state)
   if removed == 0 then
     return redis.call('HGET', records.jobs, id)
@@ -46,9 +50,11 @@ elseif state and state.status == 'running' and with_running then
   redis.call('HDEL', records.outcomes, '') -- Redis never refuses it, nor the write after it
   state.cancel = digits(ttl)
   write_state(records, id, state)
+  record_answer(request, '2', requests, window, now)
   return 2
 end
 if removed == 0 then
+  wake_for_promoted()
   return 0
 end
 finish_job(records, id, state, 'cancelled', line, ttl, now, limits)

@@ -4,6 +4,7 @@
 -- uses _queue.lua
 -- uses _records.lua
 -- uses _results.lua
+-- uses _waiting.lua
 -- uses common/_requests.lua
 -- uses common/_time.lua
 --
@@ -17,7 +18,9 @@
 -- ARGV  10… ids
 -- Returns the number of jobs that were taken out, or that the holders of their leases are to cancel, see jobs/cancel.lua;
 -- a repeat gets the first answer
--- Wakes the clients that wait for the end of a job: adds an entry to TAG:ended:ID, see _results.lua.
+-- Wakes the clients that wait for the end of a job: adds an entry to TAG:ended:ID, see _ended.lua.
+-- Promotes parked jobs: writes to TAG:queue:NAME:parked, :ready and :bell of their queues, see _waiting.lua.
+-- Counts a job that ends in its batch, TAG:batch:ID, and enqueues the callbacks of the batch: see _batches.lua.
 local records, queue, requests = records_at(KEYS), queue_at(KEYS, 1), requests_at(KEYS)
 local ttl, line = tonumber(ARGV[1]), ARGV[2]
 local request, window, limits = ARGV[3], tonumber(ARGV[4]), limits_at(ARGV, 5)
@@ -31,7 +34,11 @@ end
 -- Returns whether the job is cancelled, or will be.
 local function cancel(id)
   local state = read_state(records, id)
-  if not state or expired_at(state, now) then
+  local expired = state and state.status == 'waiting' and expired_at(state, now)
+  if expired and take_out(records, queue, id, state) == 1 then
+    finish_job(records, id, state, 'expired', '', tonumber(limits.result_ttl), now, limits, expired)
+  end
+  if not state or expired then
     return false
   elseif state.status == 'waiting' and take_out(records, queue, id, state) == 1 then
     finish_job(records, id, state, 'cancelled', line, ttl, now, limits)
@@ -52,4 +59,5 @@ end
 if count > 0 then
   record_answer(request, digits(count), requests, window, now)
 end
+wake_for_promoted()
 return count

@@ -7,6 +7,7 @@ share memory, in which the child notes what each job does. A note costs no messa
 from __future__ import annotations
 
 import faulthandler
+import logging
 import marshal
 import mmap
 import os
@@ -22,6 +23,8 @@ from typing import Any
 from ...errors import TaskCancelled, TaskTimeout
 from .engine import Lease, LeasedJob, State
 from .executor import GOES_ON, Executor, Note, Report, Reporter
+
+logger = logging.getLogger(__name__)
 
 #: jobs that a child has at a time, at most
 SLOTS = 2**16
@@ -118,6 +121,11 @@ class Notes:
         self._memory = mmap.mmap(file, SLOTS * 8)
         self.slots = memoryview(self._memory).cast("d")
 
+    def close(self) -> None:
+        """Give the memory back."""
+        self.slots.release()
+        self._memory.close()
+
     @staticmethod
     def new_file() -> int:
         """A file for the memory, which nothing outside the processes that have it open can find."""
@@ -189,7 +197,11 @@ class ChildMain:
         for one in reports:
             if one.ended != GOES_ON:
                 self._slots.pop(one.number, None)  # before the supervisor gives the slot to another job
-        self._channel.send("reports", [tuple(one) for one in reports])
+        try:
+            self._channel.send("reports", [tuple(one) for one in reports])
+        except ValueError:  # of marshal: without them, the supervisor would wait forever
+            logger.exception("The outcomes of jobs can't be sent; ending this process.")
+            os._exit(1)
 
     def _fail(self) -> None:
         self._channel.send("failed")

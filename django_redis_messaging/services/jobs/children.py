@@ -29,7 +29,7 @@ from typing import Any
 from ...core.operations import LoopGuard
 from .child import WAITS, Channel, Notes
 from .engine import LeasedJob, Outcome
-from .executor import GOES_ON, NOT_STARTED, Report, Reporter
+from .executor import GOES_ON, NOT_STARTED, Report, Reporter, released
 from .forkserver import ForkServer, Spawner, resident_memory
 
 logger = logging.getLogger(__name__)
@@ -40,6 +40,8 @@ GRACE = 5.0
 CHECK_INTERVAL = 0.5
 #: ms before a job that needs a child of its own is tried again, if another one has that child
 APART_DELAY = 1000
+#: seconds that the children get to report their jobs at the end of the worker
+ANSWER_TIMEOUT = 0.3
 #: seconds that a child gets to end by itself
 EXIT_TIMEOUT = 5.0
 #: jobs that a log line lists at most
@@ -119,10 +121,12 @@ class Children:
 
     def give_back(self, *, running: bool = False) -> None:
         """Report the jobs that have not started as such; with `running`, the others as released, at once."""
-        for child in list(self._all):
-            child.send("give back", running)
-            if running:
-                child.release()
+        children = list(self._all)
+        for child in children:
+            child.give_back(running)
+        ends = monotonic() + ANSWER_TIMEOUT
+        for child in children if running else ():
+            child.release_after(ends - monotonic())
 
     def announce(self, number: int, moment: int) -> None:
         """The follow-up of a job was pushed at this moment (ms); 0: it was not, and won't be."""
@@ -178,9 +182,13 @@ class Children:
                 logger.error(
                     "%d child processes ended before they had started; stopping.", self._failed_starts
                 )
-                self._closing = True
-                self._on_failure()
+                self.fail()
             self.replace(child)
+
+    def fail(self) -> None:
+        """End the worker."""
+        self._closing = True
+        self._on_failure()
 
     def _start(self, max_tasks: int | None) -> Child:
         child = Child(self, self._starter, next(self._numbers), max_tasks)
@@ -255,6 +263,8 @@ class Child:
         self._has_ended = False
         self._exited = threading.Event()
         self._reported = threading.Event()
+        #: whether it has no jobs, after `give_back`
+        self._answered = threading.Event()
         self._code: int | None = None
         #: when it is killed, after it was told to end: monotonic
         self._closes_at = math.inf
@@ -314,12 +324,25 @@ class Child:
             self._announcing.discard(number)
             self._end_if_done()
 
-    def release(self) -> None:
-        """Report all jobs as released, whatever becomes of them."""
+    def give_back(self, running: bool) -> None:
+        """Have it report the jobs that have not started; with `running`, all."""
+        self._answered.clear()
+        self.send("give back", running)
+
+    def release_after(self, seconds: float) -> None:
+        """Report the jobs as released that it has not reported by then, whatever becomes of them."""
+        if self.jobs:
+            self._answered.wait(max(seconds, 0))
         with self._lock:
+            if self._has_ended:
+                return
             left, self.jobs = self.jobs, {}
+            started = {number: self._has_started(sent) for number, sent in left.items()}
         self._pool.report(
-            [Report(one, Outcome.RELEASE.value, started=self._has_started(left[one])) for one in left]
+            [
+                Report(number, released(sent.leased, started[number]).value, started=started[number])
+                for number, sent in left.items()
+            ]
         )
 
     def close(self, seconds: float) -> None:
@@ -342,22 +365,29 @@ class Child:
 
     def check(self, now: float) -> None:
         """Kill it if a job is overdue for too long, or it doesn't end; replace it if it uses much memory."""
-        for number, sent in list(self.jobs.items()):
-            note = self._notes.slots[sent.slot]
-            if note > 0 and now > min(note + GRACE, sent.killed_at):
-                logger.error(
-                    "Job id=%s still runs %.0f s after its timeout or cancellation; killing its process %s.",
-                    sent.leased.lease.id, GRACE, self._process.pid,
-                )  # fmt: skip
-                self._killed_for = number
-                self.kill()
-                return
+        if (number := self._overdue(now)) is not None:
+            logger.error(
+                "Job id=%s still runs %.0f s after its timeout or cancellation; killing its process %s.",
+                self.jobs[number].leased.lease.id, GRACE, self._process.pid,
+            )  # fmt: skip
+            self._killed_for = number
+            self.kill()
+            return
         if now > self._closes_at:
             self.kill()
         limit = self._pool.max_memory
         if limit is not None and not self._is_retiring and (used := self.memory()) > limit:
             logger.info("Process %s uses %d MiB, more than %d; replacing it.", self._process.pid, used, limit)
             self._retire()
+
+    def _overdue(self, now: float) -> int | None:
+        """A job that still runs though it was interrupted long ago."""
+        with self._lock:
+            for number, sent in () if self._has_ended else self.jobs.items():
+                note = self._notes.slots[sent.slot]
+                if note > 0 and now > min(note + GRACE, sent.killed_at):
+                    return number
+        return None
 
     def _add(self, number: int, leased: LeasedJob, batch: set[int]) -> tuple[Any, ...]:
         """Note a job; returns it as plain values."""
@@ -389,10 +419,12 @@ class Child:
             self._exited.wait()
         with self._lock:
             self._has_ended = True
-        self._pool.remove(self)  # first: another child may have to take a job
+        with LoopGuard(logger, "Replacing %s failed; stopping.", self._name, on_failure=self._pool.fail):
+            self._pool.remove(self)  # first: another child may have to take a job
         with LoopGuard(logger, "Reporting the jobs of %s failed.", self._name):
             self._report_left()
         self._channel.close()
+        self._notes.close()
         self._reported.set()
 
     def _handle(self, kind: str, *values: Any) -> None:
@@ -400,13 +432,16 @@ class Child:
             self._take_reports([Report(*one) for one in values[0]])
         elif kind == "ready":
             self.is_ready = True
-        else:  # a part of it has failed, which it has logged
+        else:  # a part of it has failed, which it has logged: there may be no lane for what waits
             self._retire()
+            self.send("give back", False)
 
     def _take_reports(self, reports: list[Report]) -> None:
         with self._lock:
             known = [one for one in reports if self._note_report(one)]
         self._pool.report(known)
+        if not self.jobs:
+            self._answered.set()
         if self._is_retiring:
             self._end_if_done()
 
@@ -445,7 +480,9 @@ class Child:
         if number is not None and number in running:
             killed = left.pop(number)
             self._pool.conclude(number, killed.leased, killed.killed_at < math.inf)
-        outcome = Outcome.LOST if len(running) == 1 else Outcome.APART
+        # none is to blame for the end of a process that was killed because of another job
+        is_lost = len(running) == 1 and self._killed_for is None
+        outcome = Outcome.LOST if is_lost else Outcome.APART
         self._pool.report(
             [self._left_behind(one, sent, one in running, outcome) for one, sent in left.items()]
         )

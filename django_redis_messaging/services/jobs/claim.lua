@@ -70,7 +70,7 @@ end
 -- rare
 local function end_expired(queue, id, state, expired)
   expirations_left = expirations_left - 1
-  finish_job(records, id, state, 'expired', '', limits.result_ttl + now - expired, expired, limits)
+  finish_job(records, id, state, 'expired', '', tonumber(limits.result_ttl), now, limits, expired)
   if state.blocked ~= '-' then -- it was promoted: the next one is
     promote(records, queue, state.blocked, 1)
   end
@@ -131,6 +131,7 @@ local function lease_jobs(number, queue)
     end
     local may_be_more = #popped == 2 * left or promoted[queue.bell]
   until taken == wanted or not may_be_more or is_tired()
+  forget_groups(queue)
   return oldest or math.huge
 end
 

@@ -502,8 +502,12 @@ class Engine:
     def resume(self, *, queue: str = "", task: str = "") -> Steps[bool]:
         """End a pause. Returns whether there was one."""
         bells = [self.keys.queue(queue).bell] if queue else []
-        words = (_pausable(queue, task), request(None), window())
-        return bool((yield Script("jobs/resume", [*self.keys.records, *bells], words)))
+        was_paused, more = False, True
+        while more:
+            words = (_pausable(queue, task), request(None), window())
+            reply: int = yield Script("jobs/resume", [*self.keys.records, *bells], words)
+            was_paused, more = was_paused or bool(reply & 1), bool(reply & 2)
+        return was_paused
 
     def paused(self) -> Steps[list[Paused]]:
         """What is paused, the earliest first."""

@@ -95,6 +95,11 @@ class Report(NamedTuple):
     is_async: bool = False
 
 
+def released(leased: LeasedJob, has_started: bool) -> Outcome:
+    """The outcome of a job that its worker gives up: one with a single attempt is not started twice."""
+    return Outcome.LOST if has_started and leased.state.max_attempts == 1 else Outcome.RELEASE
+
+
 #: takes reports, in any thread
 Reporter = Callable[[list[Report]], object]
 #: takes the number of a job and what it does now, in any thread
@@ -437,7 +442,8 @@ class Executor:
         for number, one in list(self._jobs.items()):
             one.released = True
             if self._jobs.pop(number, None) is not None:
-                reports.append(Report(number, Outcome.RELEASE.value, started=one.started is not None))
+                started = one.started is not None
+                reports.append(Report(number, released(one.leased, started).value, started=started))
         if reports:
             self._report(reports)
 
@@ -594,6 +600,8 @@ class Executor:
         for running in _drained(batch.pending):
             if (report := self._ended(running, None, NOT_STARTED)) is not None:
                 reports.append(report)
+        if not batch.began:  # nothing is left that a lane would do
+            self._batches.discard(batch)
         if reports:
             self._report(reports)
 

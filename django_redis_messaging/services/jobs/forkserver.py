@@ -183,6 +183,7 @@ class ForkServer:
             child = self._children.pop(number, None)
         if child is not None:
             child.on_exit(code)
+            child.on_exit = _nothing  # it refers to this child
 
     def _kill(self, number: int) -> None:
         with suppress(OSError):  # the server, and with it the child, has ended
@@ -257,11 +258,18 @@ class _Server:
 
     def _start(self, number: int, channel: int, memory: int) -> None:
         parent = os.getpid()
-        pid = _fork()
-        if not pid:
+        try:
+            pid = _fork()
+        except OSError as error:  # too many processes, or too little memory
+            logger.error("Forking a child process failed: %s", error)
+            pid = None
+        if pid == 0:
             _leave_after(lambda: self._run_child(channel, memory, parent))
         os.close(channel)
         os.close(memory)
+        if pid is None:
+            self._report(_ENDED, number, 1)
+            return
         self._children[pid] = number
         self._report(_STARTED, number, pid)
 
@@ -282,6 +290,10 @@ class _Server:
 
     def _report(self, what: bytes, number: int, value: int) -> None:
         self._control.sendall(_REPORT.pack(what, number, value))
+
+
+def _nothing(_: int | None) -> None:
+    pass
 
 
 def _fork() -> int:

@@ -6,6 +6,7 @@ import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 from urllib.parse import unquote
 
 from ...core.commands import Script, batched
@@ -44,18 +45,26 @@ class QueueLoad:
 
 def read_loads(queues: Sequence[tuple[Engine, str]]) -> Steps[list[QueueLoad]]:
     """The loads of queues, in one round trip. The rates are those of the workers' latest heartbeats."""
+    loads, _ = yield from read_loads_and(queues, ())
+    return loads
+
+
+def read_loads_and(
+    queues: Sequence[tuple[Engine, str]], more: Sequence[Command]
+) -> Steps[tuple[list[QueueLoad], list[Any]]]:
+    """As `read_loads`, with the replies of further commands, in the same round trip."""
     keys = dict.fromkeys(engine.keys.workers for engine, _ in queues)
     steps: list[Command | Script] = [engine.stats_call(queue) for engine, queue in queues]
     for key in keys:
         steps += (Clock(key), Command("HGETALL", key, reads=True))
-    replies = yield steps
-    beats = batched(replies[len(queues) :], 2)
+    replies = yield [*steps, *more]
+    beats = batched(replies[len(queues) : len(steps)], 2)
     rates = {key: _rates(Clock.milliseconds(now), flat) for key, (now, flat) in zip(keys, beats, strict=True)}
     loads = []
     for (engine, queue), (ready, delayed, leased, dead, oldest, parked) in zip(queues, replies, strict=False):
         age, rate = None if oldest < 0 else oldest / 1000, round(rates[engine.keys.workers][queue], 3)
         loads.append(QueueLoad(queue, ready, delayed, leased, dead, age, rate, parked))
-    return loads
+    return loads, replies[len(steps) :]
 
 
 def _rates(now: int, flat: Sequence[bytes]) -> dict[str, float]:

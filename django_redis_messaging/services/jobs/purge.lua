@@ -26,7 +26,7 @@ if before then
   return tonumber(before)
 end
 local left = count
-redis.call('DEL', queue.bell, queue.groups)
+redis.call('DEL', queue.bell)
 
 -- Deletes a job that was in a queue. The end of its lease, if it has one, frees what it holds.
 local function purge_job(id)
@@ -53,6 +53,9 @@ for _, zset in ipairs({queue.parked, queue.ready, queue.delayed, queue.leased, q
     redis.call('ZREM', zset, member)
   end
   left = left - #members
+end
+if redis.call('EXISTS', queue.ready) == 0 then
+  redis.call('DEL', queue.groups)
 end
 local deleted = count - left
 if deleted > 0 then

@@ -38,7 +38,7 @@ for at = 1, #leases, 2 do
     note_due(tonumber(leases[at + 1]))
   end
 end
--- The first job of each priority is the oldest of it.
+-- The first job of each priority is the oldest of it, unless groups take turns, or it was promoted.
 local from = '-inf'
 while true do
   local head = redis.call('ZRANGEBYSCORE', queue.ready, from, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)

@@ -89,6 +89,8 @@ MAX_TASKS = 1000
 #: seconds for which a job that runs apart waits until no other one runs here; then it is released for as
 #: long, so that another worker can have it. Both are doubled with each try, up to the maximum
 APART_FIRST_WAIT, APART_MAX_WAIT = 5.0, 300.0
+#: seconds before a follow-up that could not be pushed is tried again
+FOLLOW_UP_INTERVAL = 1.0
 #: seconds for which further jobs that run apart are released
 APART_DELAY = 1.0
 
@@ -179,6 +181,10 @@ class Worker:
         self._numbers = itertools.count(1)
         #: of jobs that have ended
         self._settlements: list[Settlement] = []
+        #: those that another job follows: a claim has no keys for the queue of that
+        self._follow_ups: list[Settlement] = []
+        #: when to try these: monotonic
+        self._next_follow_up = 0.0
         self._outage: Outage | None = None
         self._speeds = Speeds()
         #: quick jobs that are claimed for each free lane
@@ -303,7 +309,7 @@ class Worker:
             if job is None:  # it was released
                 continue
             if report.ended == GOES_ON:
-                job.leave_lane()
+                self._leave_lane(job)
                 self._speeds.note(job.task, 0.0, is_async=True)
                 continue
             del self._jobs[report.number]
@@ -333,7 +339,14 @@ class Worker:
         if report.follow_up is not None and job.place is not None:
             announce = partial(job.place.host.executor.announce, report.number)
             follow_up = FollowUp(*report.follow_up, announce)
-        self._settlements.append(Settlement(lease, outcome, report.ms, report.line, follow_up))
+        settlement = Settlement(lease, outcome, report.ms, report.line, follow_up)
+        (self._settlements if follow_up is None else self._follow_ups).append(settlement)
+
+    def _leave_lane(self, job: Job) -> None:
+        place = job.place
+        job.leave_lane()
+        if place is not None and self._apart.running is place:
+            self._apart.running = job.place
 
     def _on_extended(self, extended: Sequence[tuple[int, Extended]]) -> None:
         """Handle lost leases and cancellations, unless the jobs have ended meanwhile."""
@@ -368,6 +381,8 @@ class Worker:
         if self._settlements:
             return 0.0
         seconds = self._next_claim - now if self._room() > 0 else POLL_INTERVAL
+        if self._follow_ups:
+            seconds = min(seconds, self._next_follow_up - now)
         return min(seconds, self._apart.seconds(now))
 
     def _turn(self) -> None:
@@ -388,7 +403,7 @@ class Worker:
         try:
             claimed = self._exchange(settlements, count)
         except MessagingError as error:
-            self._note_outage(error)
+            self._note_outage(error, settlements)
             return
         self._note_settled(settlements, claimed.applied)
         if not count:
@@ -406,7 +421,7 @@ class Worker:
                     self._release(job)
             else:
                 self._place(jobs, is_full=found == count)
-        elif self._limits.burst and not self._jobs and not self._settlements and claimed.due_in != 0:
+        elif self._limits.burst and not self._has_work and claimed.due_in != 0:
             self._begin_stop()
 
     def _exchange(self, settlements: Sequence[Settlement], count: int) -> Claimed:
@@ -436,10 +451,15 @@ class Worker:
                 if not was_applied and not (outage is not None and one.lease in outage.sent):
                     log_lost_lease(one)
 
-    def _note_outage(self, error: MessagingError) -> None:
+    @property
+    def _has_work(self) -> bool:
+        """Whether jobs have not ended, or are not settled."""
+        return bool(self._jobs or self._settlements or self._follow_ups)
+
+    def _note_outage(self, error: MessagingError, settlements: Sequence[Settlement]) -> None:
         """Plan the next attempt to reach Redis. A burst ends instead: its caller expects that."""
         outage = self._outage = self._outage or Outage()
-        outage.add(error, self._settlements[:PAGE])
+        outage.add(error, settlements)
         if self._limits.burst and outage.is_long and not self._stopping:
             logger.error("Claiming jobs failed; stopping: %s", error)
             self._fail(None)
@@ -448,14 +468,17 @@ class Worker:
         logger.warning("Claiming jobs failed, retrying in %.1f s: %s", seconds, error)
 
     def _settle_follow_ups(self) -> None:
-        """Settle the jobs that another one follows, each alone: a claim has no keys for the queue of that."""
-        for one in [one for one in self._settlements if one.follow_up is not None]:
+        """Settle the jobs that another one follows, each alone."""
+        if monotonic() < self._next_follow_up:
+            return
+        for one in list(self._follow_ups):
             try:
                 self._settle_and_push(one)
             except MessagingError as error:
-                self._note_outage(error)
+                self._note_outage(error, [one])
+                self._next_follow_up = monotonic() + FOLLOW_UP_INTERVAL
                 return
-            self._settlements.remove(one)
+            self._follow_ups.remove(one)
 
     def _settle_and_push(self, settlement: Settlement) -> None:
         follow_up = settlement.follow_up
@@ -482,8 +505,9 @@ class Worker:
             room = min(room, self._limits.max_tasks - self.done - len(self._jobs))
         return min(room, PAGE)
 
-    def _place(self, jobs: Sequence[Job], *, is_full: bool) -> None:
-        """Hand over jobs, and release those for which there is no place. `is_full`: as many as wanted."""
+    def _place(self, jobs: Sequence[Job], *, is_full: bool, may_wait: bool = True) -> None:
+        """Hand over jobs, and release those for which there is no place. `is_full`: as many as wanted;
+        `may_wait`: for the next free lane, too."""
         quick: list[Job] = []
         coroutines: list[Job] = []
         single: list[Job] = []
@@ -503,7 +527,8 @@ class Worker:
         if self._apart.is_exclusive:
             left = [*single, *quick, *coroutines]
         else:
-            left = self._place_single(single) + self._place_quick(quick) + self._place_coroutines(coroutines)
+            left = self._place_single(single)
+            left += self._place_quick(quick, may_wait) + self._place_coroutines(coroutines)
         for job in left:
             self._release(job)
         for job in apart:
@@ -524,9 +549,10 @@ class Worker:
             self._run(host, [job])
         return []
 
-    def _place_quick(self, jobs: list[Job]) -> list[Job]:
+    def _place_quick(self, jobs: list[Job], may_wait: bool) -> list[Job]:
         """Share quick jobs among the lanes; returns those for which there is no place."""
-        places = sum([max(host.free, 0) + host.places_to_wait for host in self._hosts])
+        waiting = sum([host.places_to_wait for host in self._hosts]) if may_wait else 0
+        places = sum([max(host.free, 0) for host in self._hosts]) + waiting
         while jobs and places > 0:
             size = min(-(-len(jobs) // places), MAX_BATCH)
             batch, jobs = jobs[:size], jobs[size:]
@@ -562,7 +588,7 @@ class Worker:
                 kept.append(job)
         if kept:
             self._size = 1
-            self._place(kept, is_full=False)
+            self._place(kept, is_full=False, may_wait=False)
 
     def _release(self, job: Job, delay: float = 0.0) -> None:
         """Release a job that has not started, uncharged. If it shall be cancelled, it ends with that."""
@@ -581,7 +607,10 @@ class Worker:
         job = self._apart.waiting
         if job is None:
             return
-        if len(self._jobs) == 1 and not self._settlements:  # else its end would take theirs with it
+        if job.is_lost or job.is_cancelled:
+            self._give_up_apart()
+        elif len(self._jobs) == 1 and not self._settlements and not self._follow_ups:
+            # else its end would take theirs with it
             self._apart.waiting = None
             self._run(self._hosts[0], [job])
             self._apart.running = job.place
@@ -594,20 +623,28 @@ class Worker:
             )  # fmt: skip
             self._release(job, delay)
 
+    def _give_up_apart(self) -> None:
+        """Release the job that waits to run apart, unless another worker may have it."""
+        job, self._apart.waiting = self._apart.waiting, None
+        if job is not None:
+            self._place_again([self._jobs.pop(job.number)])
+
     # The end
 
     def _drain(self, ends: float) -> None:
         """Settle what ends until then, or until a second stop."""
-        if self._apart.waiting is not None:
-            self._place_again([self._jobs.pop(self._apart.waiting.number)])
-        while (self._jobs or self._settlements) and not self._ended and (left := ends - monotonic()) > 0:
+        self._give_up_apart()
+        while self._has_work and not self._ended and (left := ends - monotonic()) > 0:
             outage = self._outage
             if outage is not None:
                 left = min(left, outage.retry_at - monotonic())
+            if self._follow_ups:
+                left = min(left, self._next_follow_up - monotonic())
             self._take_events(0 if self._settlements and outage is None else left)
-            if self._settlements and (outage is None or monotonic() >= outage.retry_at):
+            if outage is None or monotonic() >= outage.retry_at:
                 self._settle_follow_ups()
-                self._claim(0)
+                if self._settlements:
+                    self._claim(0)
 
     def _end(self) -> None:
         """Release what still runs, end all threads, and remove the heartbeat."""
@@ -627,22 +664,23 @@ class Worker:
 
     def _release_all(self) -> None:
         """Release the jobs that still run: other workers get them at once. Settle those that have ended."""
+        self._give_up_apart()
         for host in self._hosts:
             host.executor.give_back(running=True)
         self._take_events(0)
-        while self._settlements:
-            page = self._settlements[:PAGE]
+        while self._settlements or self._follow_ups:
+            page, follow_up = self._settlements[:PAGE], self._follow_ups[:1]
             try:
-                for one in [one for one in page if one.follow_up is not None]:
-                    self._settle_and_push(one)
-                    self._settlements.remove(one)
-                settled = self._settlements[:PAGE]
-                self._note_settled(settled, self._exchange(settled, 0).applied)
+                if follow_up:
+                    self._settle_and_push(follow_up[0])
+                    self._follow_ups.remove(follow_up[0])
+                else:
+                    self._note_settled(page, self._exchange(page, 0).applied)
             except MessagingError as error:
                 # without a reply, a repeat is harmless: leases that were settled are stale
                 if not isinstance(error, OutcomeUnknown) or time_left() <= 0:
-                    _log_unsettled(page, error)
-                    del self._settlements[: len(page)]
+                    _log_unsettled(follow_up or page, error)
+                    del (self._follow_ups if follow_up else self._settlements)[: len(follow_up or page)]
 
     def _release_before_exit(self) -> None:
         """Release all jobs, since this process is about to end. In an interrupted lane, so that the loop does
@@ -677,8 +715,10 @@ class Job:
 
     @property
     def is_single(self) -> bool:
-        """Whether it gets a lane for itself: handing it back would be risky, or it may have to wait."""
-        return self.leased.state.max_attempts == 1 or " needs=" in self.leased.state.more
+        """Whether it gets a lane for itself: handing it back would be risky, or change the order of timers,
+        or it may have to wait."""
+        more = self.leased.state.more
+        return self.leased.state.max_attempts == 1 or not more or " needs=" in more
 
     def leave(self) -> None:
         """It has ended."""
@@ -874,9 +914,10 @@ class QueueOrder:
     """
 
     def __init__(self, queues: Sequence[str] | Mapping[str, int]) -> None:
-        #: in the order in which they were given
-        self.queues = list(queues)
-        self._weights = dict(queues) if isinstance(queues, Mapping) else {}
+        #: in the order in which they were given; members of enumerations become plain strings
+        self.queues = [str.__str__(queue) for queue in queues]
+        weights = queues.values() if isinstance(queues, Mapping) else ()
+        self._weights = dict(zip(self.queues, weights, strict=False))
         self._total = sum(self._weights.values())
         #: how far each queue is behind its share
         self._behind = dict.fromkeys(self._weights, 0)
@@ -1036,6 +1077,14 @@ class Keeper:
             ]
             if changed:
                 worker._inbox.put((worker._on_extended, changed))
+        if worker._outage is not None:  # others must not get jobs that have ended
+            self._keep_unsettled()
+
+    def _keep_unsettled(self) -> None:
+        worker = self._worker
+        for page in batched([*worker._settlements, *worker._follow_ups], PAGE):
+            leases = [one.lease for one in page]
+            perform_renewal(worker._using, worker._engine.extend(leases, round(self._lease * 1000)))
 
     def report(self) -> None:
         """Store the state of the worker, unless it is ending."""
