@@ -137,7 +137,7 @@ class TestOrder:
         assert data(queue.pop(min_age=0.04)) == ["delayed"]
         assert data(queue.pop()) == ["new"]
 
-    @pytest.mark.parametrize("verb", ["push", "retry", "release", "reschedule", "redrive", "expire"])
+    @pytest.mark.parametrize("verb", ["push", "retry", "reschedule", "redrive", "expire"])
     def test_a_due_job_is_before_those_that_become_ready_again(self, verb: str, queue: DelayQueue) -> None:
         if verb != "push":
             queue.push("again", job_id="x", delay=3600 if verb == "reschedule" else 0)
@@ -153,9 +153,30 @@ class TestOrder:
                 assert queue.reschedule("x", 0)
             case "redrive":
                 assert queue.redrive() == 1
-            case "retry" | "release":
-                assert getattr(queue, verb)(found[0])
+            case "retry":
+                assert queue.retry(found[0])
         assert data(queue.pop()) == ["delayed", "again"]
+
+    def test_released_jobs_keep_their_places(self, queue: DelayQueue) -> None:
+        """Also after a second release, and among those that another consumer has released."""
+        queue.push_many(range(5))
+        queue.push("low", priority=-1)
+        first, second = queue.pop(2), queue.pop(2)
+        queue.push("high", priority=1)
+        for job in (second[1], first[1], second[0], first[0]):
+            assert queue.release(job)
+        again = queue.pop(2)
+        assert data(again) == ["high", 0]
+        assert queue.release(again[1])
+        assert data(queue.pop(3)) == [0, 1, 2]
+        queue.push("new")
+        assert data(queue.pop(5)) == [3, 4, "new", "low"]
+
+    def test_a_job_that_is_released_with_a_delay_comes_last(self, queue: DelayQueue) -> None:
+        queue.push_many(range(3))
+        assert queue.release(queue.pop(1)[0], 0.01)
+        until(lambda: queue.stats().delayed == 0)
+        assert data(queue.pop()) == [1, 2, 0]
 
     def test_queues_are_independent(self) -> None:
         for name in ("a", "b:{a}", "%"):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import math
+import random
+from bisect import insort
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
@@ -99,6 +101,17 @@ class TestTurns:
         engine().sweep(["q"])
         assert [one for one in pop(8) if one[0] != "b"] == ["a0", "a1", "retried", "delayed"]
 
+    def test_released_jobs_have_had_their_turns(self) -> None:
+        push(*(job(f"{group}{number}", group) for group in "ab" for number in range(3)))
+        taken = claim(2)
+        for one in reversed(taken):
+            engine().settle(one.lease.settlement(Outcome.RELEASE))
+        push(job("c0", "c"))
+        assert pop(2) == [one.lease.id for one in taken]
+        assert sorted(pop(3)) == ["a1", "b1", "c0"]
+        assert sorted(pop(3)) == ["a2", "b2"]
+        assert not server().exists(keys().groups)
+
     def test_a_group_whose_jobs_are_cancelled_has_its_turn(self) -> None:
         push(*(job(f"a{number:02}", "a") for number in range(20)))
         push(*(job(f"b{number:02}", "b") for number in range(20)))
@@ -161,10 +174,17 @@ class Band:
     served: dict[str, Counter[str]] = field(default_factory=dict)
     #: groups of which jobs were cancelled: these count as served
     cancelled: set[str] = field(default_factory=set)
+    #: jobs that were released, in the order in which they were served before
+    released: list[tuple[int, str]] = field(default_factory=list)
 
     @property
     def is_empty(self) -> bool:
         return not any(self.jobs.values())
+
+    @property
+    def waits(self) -> bool:
+        """Whether there is a job to serve."""
+        return bool(self.released) or not self.is_empty
 
     def push(self, group: str, job_id: str) -> None:
         if not self.jobs[group]:
@@ -177,7 +197,11 @@ class Band:
         self.jobs[group].append(job_id)
 
     def serve(self, job_id: str) -> None:
-        """A job is served: it is the first one of its group, and the groups have their shares."""
+        """A job is served: it was released, or is the first one of its group, and the groups have their
+        shares."""
+        if self.released:
+            assert job_id == self.released.pop(0)[1]
+            return
         group = next((group for group, jobs in self.jobs.items() if jobs[:1] == [job_id]), None)
         assert group is not None
         self.check_join(group)
@@ -223,6 +247,8 @@ class GroupMachine(Machine):
         self.engine, self.keys = engine(self.name), keys(self.name)
         self.bands = {7: Band(), 0: Band()}
         self.pushed = itertools.count(1)
+        #: id → order in which it was served first
+        self.served: dict[str, int] = {}
 
     def teardown(self) -> None:
         try:
@@ -245,11 +271,24 @@ class GroupMachine(Machine):
 
     @rule(count=st.sampled_from([1, 1, 2, 5]))
     def pop(self, count: int) -> None:
-        taken = self.engine.claim(["q"], count, LEASE).jobs
+        self.take(count)
+
+    def take(self, count: int) -> list[LeasedJob]:
+        taken: list[LeasedJob] = self.engine.claim(["q"], count, LEASE).jobs
         for one in taken:
-            band = next(band for band in self.bands.values() if not band.is_empty)
-            band.serve(one.lease.id)
-        assert len(taken) == count or all(band.is_empty for band in self.bands.values())
+            next(band for band in self.bands.values() if band.waits).serve(one.lease.id)
+            self.served.setdefault(one.lease.id, len(self.served))
+        assert len(taken) == count or not any(band.waits for band in self.bands.values())
+        return taken
+
+    @rule(count=st.sampled_from([1, 2, 5]), order=st.randoms())
+    def release(self, count: int, order: random.Random) -> None:
+        """Serve jobs and release them, in any order: they have had their turns."""
+        taken = self.take(count)
+        order.shuffle(taken)
+        for one in taken:
+            assert self.engine.settle(one.lease.settlement(Outcome.RELEASE))
+            insort(self.bands[one.state.priority].released, (self.served[one.lease.id], one.lease.id))
 
     @rule(at=numbers, verb=st.sampled_from(["cancel", "cancel last", "move"]))
     def cancel(self, at: int, verb: str) -> None:
@@ -271,14 +310,14 @@ class GroupMachine(Machine):
         else:
             assert self.engine.cancel("q", job_id) == "q"
 
-    @precondition(lambda self: not all(band.is_empty for band in self.bands.values()))
+    @precondition(lambda self: any(band.waits for band in self.bands.values()))
     @rule()
     def empty(self) -> None:
         self.finish()
 
     def finish(self) -> None:
         """The remaining jobs are served, and nothing is kept of the groups."""
-        while not all(band.is_empty for band in self.bands.values()):
+        while any(band.waits for band in self.bands.values()):
             self.pop(5)
         self.pop(1)
         if self.client.exists(self.keys.groups):
@@ -305,6 +344,10 @@ PLANTS: Plants = {
         ),
         "jobs without a group come last": ("if band.last % 2 == 0 and not", "if not"),
         "groups are never empty": ("'-1') <= 0 then", "'0') <= 0 then"),
+    },
+    "jobs/_waiting": {
+        "released jobs are not counted": ("'jobs ' .. priority .. ' ' .. group, '1')", "'', '1')"),
+        "released jobs get other places": ("BAND + turn % HALF", "BAND + HALF / 2"),
     },
     "jobs/_queue": {
         "cancelled jobs are counted": ("leave_group(queue, state)", ""),

@@ -27,7 +27,7 @@ from django_redis_messaging.services.jobs.executor import (
     Report,
     RunningJob,
 )
-from django_redis_messaging.services.jobs.worker import MAX_TASKS, MIN_SEEN, Speeds
+from django_redis_messaging.services.jobs.placement import MAX_TASKS, MIN_SEEN, Speeds
 
 from ..support.server import DEADLINE, until
 

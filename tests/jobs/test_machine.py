@@ -45,6 +45,8 @@ class ModelJob:
     old: bool = False
     #: fence of the latest lease
     lease: int = 0
+    #: order among the jobs that were leased and then released; 0: it was not since it became ready
+    place: int = 0
     reason: str = ""
 
 
@@ -69,6 +71,7 @@ class Model:
         self.leased: list[ModelJob] = []
         #: oldest first
         self.dead: list[ModelJob] = []
+        self.places = itertools.count(1)
         self.requests: set[str] = set()
 
     @property
@@ -140,16 +143,21 @@ class Model:
         for job in taken:
             self.ready.remove(job)
             job.attempts += 1
+            job.place = job.place or next(self.places)
             if not no_lease:
                 self.leased.append(job)
         return taken
 
     def enqueue(self, job: ModelJob, *, delayed: bool) -> None:
         """Delay a job, or make it ready behind those that became due before."""
-        job.old = False
+        job.old, job.place = False, 0
         if not delayed:
             self.promote_due()
         (self.delayed if delayed else self.ready).append(job)
+
+    def put_back(self, job: ModelJob) -> None:
+        """Make a job ready before those behind which it was not when it was leased."""
+        self.ready.insert(sum(0 < other.place < job.place for other in self.ready), job)
 
     def add_dead(self, job: ModelJob) -> None:
         self.dead.append(job)
@@ -296,6 +304,9 @@ class QueueMachine(Machine):
             self.model.add_dead(expected)
         elif verb == "retry" and not self.model.has_attempts_left(expected):
             self.model.add_dead(expected)
+        elif verb == "release" and not delay:
+            expected.attempts -= 1
+            self.model.put_back(expected)
         else:
             expected.attempts -= verb == "release"
             self.model.enqueue(expected, delayed=delay > 0)
@@ -456,6 +467,11 @@ PLANTS: Plants = {
         ),
         "the last start of a job is beside others": ("or max_lost <= 2", ""),
         "release charges the attempt": ("state.attempts = state.attempts - 1", ""),
+        "a job that is released again loses its place": ("' place=' .. state.place", "''"),
+    },
+    "jobs/_waiting": {
+        "jobs of one claim have one place": ("return us + 2 * turns", "return us"),
+        "released jobs are in reverse order": ("+ turn % HALF", "+ HALF - turn % HALF"),
     },
     "jobs/claim": {
         "jobs popped without a lease are kept": ("delete_job(records, id, state.unique)", ""),
@@ -497,6 +513,8 @@ PLANTS: Plants = {
     "jobs/_leases": {
         "expired leases are not requeued": ("requeue(queue, records, id, state, now, now, limits)", ""),
         "dead jobs are not limited": ("if over > 0 then", "if false then"),
+        "released jobs go to the end": ("or outcome ~= 'release' and now", "or now"),
+        "retried jobs keep their place": ("or outcome ~= 'release' and now", "or false"),
         "min_age is ignored": ("if due < before then", "if true then"),
         "min_age checks one priority only": ("from = next_band(head[2])", "break"),
     },

@@ -16,9 +16,10 @@ from django_redis_messaging.services.common import leases
 from django_redis_messaging.services.common.leases import RenewedByCall, RenewedLease
 from django_redis_messaging.services.jobs import poller as polling
 from django_redis_messaging.services.jobs import queue as jobs
+from django_redis_messaging.services.jobs.claims import Keeper
 from django_redis_messaging.services.jobs.engine import Engine
 from django_redis_messaging.services.jobs.poller import Poller, default_alias
-from django_redis_messaging.services.jobs.worker import Keeper, Worker
+from django_redis_messaging.services.jobs.worker import Worker
 from django_redis_messaging.services.live.reading import Reading, Registry
 
 from ..support.server import until

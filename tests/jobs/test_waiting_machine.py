@@ -172,7 +172,9 @@ class WaitingMachine(Machine):
         settlement = job.lease.settlement(
             outcome, 0 if outcome in (Outcome.DONE, Outcome.CANCELLED) else delay
         )
-        job.lease, job.order, job.expired = None, self.next_order(), False
+        job.lease, job.expired = None, False
+        if outcome is not Outcome.RELEASE or delay > 0:  # else it keeps its place
+            job.order = self.next_order()
         if outcome in (Outcome.DONE, Outcome.DEAD, Outcome.CANCELLED):
             del self.jobs[job.id]
         job.delayed = delay > 0
@@ -309,18 +311,16 @@ PLANTS: Plants = {
         "tokens are not taken": ("rate.full, rate.free = rate.full + rate.interval, rate.free - 1", ""),
         "nothing is held": ("found.held = found.held + 1", ""),
         "marker is not set": ("redis.call('ZADD', queue.delayed, 'LT', digits(moment), MARKER)", ""),
-        "marker is not moved": ("redis.call('ZADD', queue.delayed, next_token, MARKER)", ""),
-        "tokens promote nothing": ("promote_all(records, name, math.max(", "local _ = (math.max("),
+        "tokens promote nothing": ("promote_all(records, name, math.max(", "nil and (math.max("),
         "no token is awaited after a lease": (
             "elseif rate and redis.call('EXISTS', queue.parked) == 1 then",
             "elseif false then",
         ),
-        "free needs promote one job only": ("promote(records, queue, name, math.min(free, PROMOTED))", ""),
         "a job that is parked elsewhere promotes no other": ("    promote(records, queue, before, 1)\n", ""),
         "no token is awaited after parking": ("if known[name] and known[name].full then", "if false then"),
         "the place in the line is lost": (
-            "us + 2 * (MAX_PARKINGS - parkings_left))",
-            "10 ^ 16 - us - parkings_left)",
+            "return us + 2 * turns",
+            "return 10 ^ 16 - us + 2 * turns",
         ),
     },
     "jobs/_queue": {

@@ -43,8 +43,9 @@ local function move_to_dead(queue, records, id, state, now, limits)
   end
 end
 
--- Requeues a job for its next attempt. After its last one it is moved to the dead jobs. A job that shall be cancelled
--- ends, and one whose unique key a newer job has taken over: it must not run after that.
+-- Requeues a job for its next attempt, at the ms `due`; without `due`, it keeps its place in the queue. After its last one
+-- it is moved to the dead jobs. A job that shall be cancelled ends, and one whose unique key a newer job has taken over: it
+-- must not run after that.
 local function requeue(queue, records, id, state, due, now, limits)
   if state.cancel ~= '-' then
     finish_job(records, id, state, 'cancelled', 'C', tonumber(state.cancel), now, limits)
@@ -56,9 +57,14 @@ local function requeue(queue, records, id, state, due, now, limits)
     finish_job(records, id, state, 'cancelled', 'S', tonumber(limits.result_ttl), now, limits)
     return
   end
-  state.status, state.moment, state.token = 'waiting', digits(math.max(due, now)), '-'
-  write_state(records, id, state)
-  enqueue(queue, records, id, state.priority, due, now, state.more)
+  state.status, state.token = 'waiting', '-'
+  if due then
+    state.moment, state.place = digits(math.max(due, now)), '0'
+    write_state(records, id, state)
+    enqueue(queue, records, id, state.priority, due, now, state.more)
+  else
+    put_back(records, queue, id, state)
+  end
 end
 
 -- Settles a lease as anything but done or cancelled.
@@ -80,7 +86,7 @@ local function settle_unfinished(queue, records, id, state, outcome, ms, line, n
     state.apart = outcome == 'apart' and '1' or state.apart
   end
   -- a part of the current ms has passed: without one more, a delayed job would be early
-  local due = ms > 0 and now + ms + 1 or now
+  local due = ms > 0 and now + ms + 1 or outcome ~= 'release' and now
   requeue(queue, records, id, state, due, now, limits)
 end
 

@@ -13,7 +13,8 @@
 --
 -- uses common/_time.lua
 local BAND = 2 ^ 45
--- The first half of a band is for promoted jobs, see _waiting.lua: what is below is about the second one.
+-- The first half of a band is for jobs that were at the head of the queue before, see _waiting.lua: what is below is about
+-- the second one.
 local HALF = BAND / 2
 -- Places of a round: a multiple of twice each weight from 1 to 8, and of 10, 12, 14, 15, 20 …, whose shares are exact.
 local ROUND = 1680

@@ -37,7 +37,8 @@ end
 -- cancel    of a running job that shall be cancelled: ms to keep the cancellation as its result; default -
 -- apart     1 if the job runs in a process of its own, since it may have ended the one it ran in; default 0
 -- blocked   what a waiting job waits for, or did until it was promoted, see _waiting.lua; default -
--- place     its place among parked jobs; there is one if there is `blocked`; default 0
+-- place     its place among the jobs that were at the head of the queue before: of one that is parked, or was since it
+--           became ready, and of one that was released; default 0
 -- Then come the fields that never change, all of them optional. The scripts call them `more` and parse them only where
 -- they need one: see `field`. Their values have no spaces and no newlines.
 -- task      name of the task
@@ -148,7 +149,8 @@ local function format_state(state)
     .. (state.awaited ~= '0' and ' awaited=' .. state.awaited or '')
     .. (state.cancel ~= '-' and ' cancel=' .. state.cancel or '')
     .. (state.apart ~= '0' and ' apart=' .. state.apart or '')
-    .. (state.blocked ~= '-' and ' blocked=' .. state.blocked .. ' place=' .. state.place or '')
+    .. (state.blocked ~= '-' and ' blocked=' .. state.blocked or '')
+    .. (will_run and state.place ~= '0' and ' place=' .. state.place or '')
     .. state.more .. (state.unique ~= '' and ' unique=' .. state.unique or '')
 end
 

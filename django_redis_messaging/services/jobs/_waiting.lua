@@ -1,5 +1,7 @@
--- Jobs that wait for what they need to be leased: locks and permits, which other jobs hold until their leases end;
--- tokens of rates, which come with time; and the end of a pause of their task.
+-- Jobs that were at the head of the queue and wait again: parked ones, and those that were released.
+--
+-- Parked jobs wait for what they need to be leased: locks and permits, which other jobs hold until their leases end; tokens
+-- of rates, which come with time; and the end of a pause of their task.
 --
 -- A job's field `needs` has them, separated by commas. Names are percent-encoded:
 --   lock:NAME                one job holds it
@@ -16,6 +18,9 @@
 -- priority. Its state keeps `blocked` until it is leased. If a promoted job is leased and the need
 -- is still free, or is parked on something else, or is taken out, the next one is promoted. So no job stays parked on a
 -- free need; and since each queue has a promoted job of its own, a queue without workers holds up no other.
+--
+-- A job that is released without a delay is ready again, before all others of its priority, too. Among these, jobs are in
+-- the order in which they were parked or leased first: that is their `place`, which they keep until an attempt ends.
 --
 -- Promotions write to the queues of the parked jobs, which may not be among the KEYS. Their keys have to be computed;
 -- they are in the slot of the KEYS.
@@ -38,8 +43,11 @@ local PROMOTED = 4
 -- What this script knows of needs, by their names: of a rate see read_rate; else {held = number of jobs that hold it,
 -- limit = what `limits` says, or nil}.
 local known = {}
--- The queues in which this script has promoted jobs, by their bells: {bell = …, first = the first of their places}.
+-- The queues in which this script has promoted or put back jobs, by their bells: {bell = …, first = the first of their
+-- places}.
 local promoted = {}
+-- Jobs that this script has leased or parked.
+local turns = 0
 -- What is paused: {["queue:NAME"] = true, ["task:NAME"] = true}; `tasks`: whether a task is.
 local paused = {}
 
@@ -79,8 +87,19 @@ local function lex_range(name)
   return '[' .. name .. ' ', '(' .. name .. '!'
 end
 
--- Makes a promoted job ready, before all others of its priority that were not promoted. `text`: its state. `turn`: its place
--- among parked jobs, without the priority.
+-- The moment (µs) of the next job that is leased or parked. They differ by two: places of jobs without a group are even.
+local function next_moment(us)
+  turns = turns + 1
+  return us + 2 * turns
+end
+
+-- rare
+local function format_place(priority, moment)
+  return string.format('%03d%017.0f', 100 - priority, moment)
+end
+
+-- Makes a job ready, before all of its priority that were not at the head of the queue before. `text`: its state. `turn`: its
+-- place, without the priority.
 -- rare
 local function put_first(queue, id, text, turn)
   local priority, group = priority_of(text), group_of(text)
@@ -94,6 +113,15 @@ local function put_first(queue, id, text, turn)
   end
 end
 
+-- Makes a job ready whose lease has ended: no other one passes it that was behind it when it was leased.
+-- rare
+local function put_back(records, queue, id, state)
+  state.place = state.place == '0' and format_place(state.priority, state.fence) or state.place
+  local text = format_state(state)
+  redis.call('HSET', records.states, id, text)
+  put_first(queue, id, text, string.sub(state.place, 4))
+end
+
 -- Promotes the first `count` jobs of a queue that are parked on a need.
 -- rare
 local function promote(records, queue, name, count)
@@ -105,15 +133,15 @@ local function promote(records, queue, name, count)
   if #parked == 0 then
     return
   end
-  local turns, ids = {}, {}
+  local places, ids = {}, {}
   for at, member in ipairs(parked) do
-    turns[at], ids[at] = string.match(member, '^%S+ %d%d%d(%d+) (.*)$')
+    places[at], ids[at] = string.match(member, '^%S+ %d%d%d(%d+) (.*)$')
   end
   redis.call('ZREM', queue.parked, unpack(parked))
   local texts = redis.call('HMGET', records.states, unpack(ids))
   for at, text in ipairs(texts) do
     if text then
-      put_first(queue, ids[at], text, turns[at])
+      put_first(queue, ids[at], text, places[at])
     end
   end
 end
@@ -128,7 +156,7 @@ local function promote_all(records, name, count)
   return #lines == MAX_LINES
 end
 
--- Wakes workers for the jobs that the script has promoted; called at its end.
+-- Wakes workers for the jobs that the script has promoted or put back; called at its end.
 local function wake_for_promoted()
   for _, queue in pairs(promoted) do
     ring_bell(queue)
@@ -315,14 +343,11 @@ local function promote_next(records, queue, state, name, us)
   end
 end
 
--- Parks a job on a need. It keeps the place that it got when it was parked first.
+-- Parks a job on a need. If it has a place, it keeps that.
 -- rare
 local function park(records, queue, id, state, name, us)
   parkings_left = parkings_left - 1
-  local place = state.place
-  if place == '0' then
-    place = string.format('%03d%017.0f', 100 - state.priority, us + 2 * (MAX_PARKINGS - parkings_left))
-  end
+  local place = state.place == '0' and format_place(state.priority, next_moment(us)) or state.place
   redis.call('ZADD', queue.parked, '0', name .. ' ' .. place .. ' ' .. id)
   redis.call('ZADD', records.lines, '0', name .. ' ' .. name_of(queue))
   if known[name] and known[name].full then
@@ -347,7 +372,7 @@ local function admit_waiting(records, queue, id, state, us, holds)
     return false
   end
   take_needs(records, id, state, us, holds)
-  state.blocked, state.place = '-', '0'
+  state.blocked = '-'
   if before ~= '-' then
     promote_next(records, queue, state, before, us)
   end

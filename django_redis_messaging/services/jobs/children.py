@@ -38,8 +38,8 @@ logger = logging.getLogger(__name__)
 GRACE = 5.0
 #: seconds between two checks of the children
 CHECK_INTERVAL = 0.5
-#: ms before a job that needs a child of its own is tried again, if another one has that child
-APART_DELAY = 1000
+#: seconds for which a job that runs apart is released if another one does so now
+APART_DELAY = 1.0
 #: seconds that the children get to report their jobs at the end of the worker
 ANSWER_TIMEOUT = 0.3
 #: seconds that a child gets to end by itself
@@ -201,7 +201,7 @@ class Children:
             if is_free:
                 self._apart = self._start(1)
         if self._apart is None or not is_free or self._apart.run([(number, leased)], False):
-            self.report([Report(number, Outcome.RELEASE.value, APART_DELAY)])
+            self.report([Report(number, Outcome.RELEASE.value, round(1000 * APART_DELAY))])
 
     def _least_busy(self, is_async: bool) -> Child | None:
         """The child to take the next jobs: one that has started, and has a free lane, if possible."""

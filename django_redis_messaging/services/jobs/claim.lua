@@ -50,7 +50,8 @@ local function lease_job(queue, id, state)
     delete_job(records, id, state.unique)
     return format_state(state)
   end
-  state.fence = digits(state.fence == '0' and us or math.max(state.fence + 1, us))
+  local moment = next_moment(us)
+  state.fence = digits(state.fence == '0' and moment or math.max(state.fence + 1, moment))
   state.token = new_token
   local text = format_state(state)
   redis.call('HSET', records.states, id, text)

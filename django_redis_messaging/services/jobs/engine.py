@@ -68,7 +68,7 @@ _STATE = re.compile(
     r"\A(\w+)(?: priority=(-?\d+))? attempts=(\d+)/(\d+) pushed=(\d+) (?:due|ended)=(\d+)"
     r"(?: fence=(\d+))?(?: token=(\S+))?(?: first=(\d+))?(?: last=(\d+))?(?: by=(\S+))?"
     r"(?: lost=(\d+))?(?: awaited=(1))?(?: cancel=(\d+))?(?: apart=(1))?"
-    r"(?: blocked=(\S+) place=\d+)?( .*?)??(?: unique=(.*))?\Z"
+    r"(?: blocked=(\S+))?(?: place=\d+)?( .*?)??(?: unique=(.*))?\Z"
 )
 
 

@@ -193,10 +193,8 @@ class RunningJob:
             if call.interrupts:
                 threads.discard_connections()
         try:
-            if error is not None:
-                self._raise(error, interrupted=call.interrupts > 0)
-            if left_open:
-                raise threads.open_transaction_error(left_open)
+            if error is not None or left_open:
+                self._raise(error, left_open, interrupted=call.interrupts > 0)
             return value
         finally:
             del error  # its traceback refers to this frame
@@ -219,21 +217,13 @@ class RunningJob:
             coroutine.close()
             raise
         self._set_timer(timeout)
-        value, error = None, None
-        try:
-            value = await coroutine
-        except GeneratorExit:  # its event loop has ended before it
-            raise
-        except BaseException as raised:
-            error = raised
+        value, error = await threads.run_to_end(coroutine)
         try:
             await self._end_coroutine()
             self._note_end()
             left_open = await threads.end_calls(interrupted=self._interrupts > 0)
-            if error is not None:
-                self._raise(error, interrupted=self._interrupts > 0)
-            if left_open:
-                raise threads.open_transaction_error(left_open)
+            if error is not None or left_open:
+                self._raise(error, left_open, interrupted=self._interrupts > 0)
             return value
         finally:
             del error  # its traceback refers to this frame
@@ -301,18 +291,23 @@ class RunningJob:
                 number,
             )
 
-    def _raise(self, error: BaseException, *, interrupted: bool) -> None:
-        """Raise what is recorded of a call that raised `error`."""
-        if not interrupted:
-            raise error
-        stopped: TaskTimeout | TaskCancelled
+    def _raise(self, error: BaseException | None, left_open: list[str], *, interrupted: bool) -> None:
+        """Raise what is recorded of a call that raised `error`, or left these databases in a transaction."""
+        try:
+            if error is None:
+                raise threads.open_transaction_error(left_open)
+            if not interrupted:
+                raise error
+            if issubclass(type(error), AttemptInterrupted):
+                raise self._interruption().with_traceback(error.__traceback__)
+            raise self._interruption() from error
+        finally:
+            del error  # its traceback refers to this frame
+
+    def _interruption(self) -> TaskTimeout | TaskCancelled:
         if self.cancelled_at is not None:
-            stopped = TaskCancelled("The task was cancelled while it ran.")
-        else:
-            stopped = TaskTimeout(f"The call took longer than {self.timeout:g} s.")
-        if issubclass(type(error), AttemptInterrupted):
-            raise stopped.with_traceback(error.__traceback__)
-        raise stopped from error
+            return TaskCancelled("The task was cancelled while it ran.")
+        return TaskTimeout(f"The call took longer than {self.timeout:g} s.")
 
 
 class Batch:

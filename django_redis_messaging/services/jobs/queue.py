@@ -252,7 +252,8 @@ class DelayQueue(Service):
 
     @operation
     def release(self, job: Job, delay: Duration = 0) -> Steps[bool | None]:
-        """Requeue the job after `delay`; the attempt doesn't count. False if the lease is lost."""
+        """Requeue the job after `delay`; the attempt doesn't count. Without a delay, the job keeps its place:
+        it is popped before those that were behind it. False if the lease is lost."""
         return (yield from self._settle(job, Outcome.RELEASE, milliseconds(delay, "delay")))
 
     arelease = asynchronous(release)

@@ -465,6 +465,18 @@ async def _outcome(sync_thread: SyncThread, coroutine: Coroutine[Any, Any, Any])
     if sync_thread.has_connections:
         await _close_connections(sync_thread)
     sync_thread.has_ended_calls = False
+    value, error = await run_to_end(coroutine)
+    left_open = [] if sync_thread.has_ended_calls else await _end_calls(sync_thread)
+    try:
+        if left_open and error is None:
+            error = open_transaction_error(left_open)
+        return value, error
+    finally:
+        del error  # its traceback refers to this frame
+
+
+async def run_to_end(coroutine: Coroutine[Any, Any, Any]) -> Ended:
+    """Await a coroutine; returns its result, or what it raised."""
     value, error = None, None
     try:
         value = await coroutine
@@ -472,10 +484,7 @@ async def _outcome(sync_thread: SyncThread, coroutine: Coroutine[Any, Any, Any])
         raise
     except BaseException as raised:
         error = raised
-    left_open = [] if sync_thread.has_ended_calls else await _end_calls(sync_thread)
     try:
-        if left_open and error is None:
-            error = open_transaction_error(left_open)
         return value, error
     finally:
         del error  # its traceback refers to this frame
