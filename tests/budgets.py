@@ -351,22 +351,19 @@ def measure_here(checkout: Path, url: str) -> dict[str, dict[str, Any]]:
     sys.path.insert(0, str(checkout))
     gc.disable()  # it calls finalizers and weak references' callbacks at any moment
     with redis.Redis.from_url(url) as client:
-        site = _set_up(url)
-        import django_redis_messaging
-
-        folder = str(Path(str(django_redis_messaging.__file__)).parent) + os.sep
+        folder = str(checkout / PACKAGE) + os.sep
+        imported = _set_up(url, folder)
+        site = _site()
         groups = (chat_operations(), service_operations(), job_operations(), task_operations(site.nothing))
         operations = {name: count(operation, client) for group in groups for name, operation in group}
         if "django.test.utils" in sys.modules:
             raise RuntimeError("A site doesn't import Django's test utilities, with which calls do more.")
-        return {
-            "operations": operations,
-            "files": {name: count_files(operation, folder) for name, operation in paths(site.nothing)},
-        }
+        files = {name: count_files(operation, folder) for name, operation in paths(site.nothing)}
+        return {"operations": operations, "files": {"django.setup()": imported, **files}}
 
 
-def _set_up(url: str) -> ModuleType:
-    """Set up Django. Returns a module with the URLs and a task, as a site would have."""
+def _set_up(url: str, folder: str) -> int:
+    """Set up Django. Returns the number of files in this folder that it imports."""
     import django
     from django.conf import settings
     from django.core.management import call_command
@@ -392,12 +389,14 @@ def _set_up(url: str) -> ModuleType:
         },
         LOGGING={"version": 1, "loggers": {"django.tasks": {"level": "WARNING"}}},
     )
-    django.setup()
+    profile = Profile()
+    profile.run(django.setup)
     call_command("migrate", verbosity=0)
-    return _site()
+    return profile.files(folder)
 
 
 def _site() -> ModuleType:
+    """A module with the URLs and a task, as a site would have."""
     from django.urls import include, path
 
     from django_redis_messaging.tasks import task

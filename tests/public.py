@@ -69,6 +69,7 @@ IN_SETTINGS = (
     "cluster.ClusterClient",
     "cluster.ClusterConnectionFactory",
     "context_processors.bell",
+    "middleware.DeadlineMiddleware",
     "middleware.RateLimitMiddleware",
     "tasks.RedisBackend",
     "throttling.RateLimitThrottle",
@@ -125,10 +126,28 @@ def import_all() -> list[types.ModuleType]:
 def names() -> Iterator[str]:
     """The public names of the modules, in the order of the alphabet, with what belongs to each."""
     for suffix in (*LISTING, *DOCUMENTED):
-        module = django_redis_messaging.live if suffix == ".live" else importlib.import_module(NAME + suffix)
         yield from ("", f"[{NAME}{suffix}]")
-        for name in sorted(DOCUMENTED.get(suffix) or module.__all__):
-            yield from described(name, getattr(module, name))
+        for name, value in values(suffix):
+            yield from described(name, value)
+
+
+def values(suffix: str) -> Iterator[tuple[str, Any]]:
+    """The public names of a module with their values."""
+    module = django_redis_messaging.live if suffix == ".live" else importlib.import_module(NAME + suffix)
+    yield from ((name, getattr(module, name)) for name in sorted(DOCUMENTED.get(suffix) or module.__all__))
+
+
+def annotated() -> Iterator[tuple[str, Any]]:
+    """The public functions, classes and methods, as typing.get_type_hints() takes them."""
+    for suffix in (*LISTING, *DOCUMENTED):
+        for name, value in values(suffix):
+            if inspect.isclass(value) or inspect.isfunction(value):
+                yield f"{NAME}{suffix}.{name}", value
+            for attribute in dir(value) if inspect.isclass(value) else ():
+                method = getattr(value, attribute)
+                is_public = not attribute.startswith("_") or attribute in {"__init__", *SPECIAL}
+                if is_public and (inspect.isfunction(method) or inspect.ismethod(method)) and is_own(method):
+                    yield f"{NAME}{suffix}.{name}.{attribute}", method
 
 
 def described(name: str, value: Any) -> Iterator[str]:

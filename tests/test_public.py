@@ -10,7 +10,7 @@ import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import pytest
 from django.contrib.auth.models import User
@@ -84,6 +84,18 @@ def test_public_names_are_those_of_the_file() -> None:
         pytest.fail(
             "\n".join(["Public names differ; see the head of tests/public.txt.", *diff]), pytrace=False
         )
+
+
+def test_annotations_can_be_read_at_run_time() -> None:
+    failed, found = {}, list(public.annotated())
+    for path, value in found:
+        try:
+            get_type_hints(value)
+        except Exception as error:
+            failed[path] = repr(error)
+    assert failed == {}
+    assert len(found) > 300
+    assert get_type_hints(notify)["user"] == str | Any
 
 
 def test_every_module_in_the_documentation_is_in_the_file() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import json
 import re
+from collections.abc import Callable
 from functools import partial
 from json.encoder import encode_basestring
 from typing import Any
@@ -52,14 +53,17 @@ def current_prefix() -> str:
     return checked_prefix(conf.prefix())
 
 
-def name(value: str, what: str) -> str:
-    """Return `value` if it is a valid name: a str of 1 to 255 bytes of UTF-8, without NUL.
+def name(value: str, what: str, convert: Callable[[Any, str], str] | None = None) -> str:
+    """Return `value` if it is a valid name: a str of 1 to 255 bytes of UTF-8, without NUL. `convert` makes
+    the name of any other value.
 
     >>> name("ann", "user")
     'ann'
     """
-    if not isinstance(value, str):
-        raise TypeError(f"{what} must be a str, not {type(value).__name__}.")
+    if not issubclass(type(value), str):  # isinstance() would load a lazy object
+        if convert is None:
+            raise TypeError(f"{what} must be a str, not {type(value).__name__}.")
+        value = convert(value, what)
     if not value:
         raise InvalidArgument(f"{what} is empty; it must have 1 to {MAX_NAME_BYTES} bytes of UTF-8.")
     if "\0" in value:

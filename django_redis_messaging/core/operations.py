@@ -192,7 +192,7 @@ def observe(observer: Observer) -> Observer:
 
     Raises TypeError for an async function, which would never be awaited.
     """
-    if _is_async(observer):
+    if is_async_observer(observer):
         raise TypeError(f"{observer!r} is async: an observer must be a plain function.")
     _added_observers.append(observer)
     _observers.cache_clear()
@@ -210,15 +210,21 @@ def _observers() -> tuple[Observer, ...]:
     named = conf.current().OBSERVE
     if not named:
         return tuple(_added_observers)
-    observer = import_string(named)
-    if _is_async(observer):
+    try:
+        observer = import_string(named)
+    except ImportError as error:
+        raise ConfigurationError(
+            f"OBSERVE in {conf.NAME} is {named!r}, which can't be imported: {error}."
+        ) from error
+    if is_async_observer(observer):
         raise ConfigurationError(
             f"OBSERVE in {conf.NAME} is {named}, an async function: use a plain function."
         )
     return (*_added_observers, observer)
 
 
-def _is_async(observer: Observer) -> bool:
+def is_async_observer(observer: Observer) -> bool:
+    """Whether `observer` returns a coroutine, which nobody would await."""
     return inspect.iscoroutinefunction(observer) or inspect.iscoroutinefunction(
         getattr(observer, "__call__", None)  # noqa: B004
     )

@@ -32,8 +32,8 @@ from .commands import Words
 T = TypeVar("T")
 #: seconds: minimum time to wait for a reply, even of the last attempt before the deadline
 MIN_READING_TIME = 0.1
-#: the end of the innermost block of `deadline`; monotonic
-_ends: ContextVar[float | None] = ContextVar("ends", default=None)
+#: the innermost block of `deadline`
+_block: ContextVar[Block | None] = ContextVar("block", default=None)
 _is_cancelled: ContextVar[Callable[[], bool]] = ContextVar("is_cancelled", default=lambda: False)
 
 
@@ -41,7 +41,8 @@ _is_cancelled: ContextVar[Callable[[], bool]] = ContextVar("is_cancelled", defau
 def deadline(seconds: float) -> Iterator[None]:
     """Limit the total time of this block's operations to `seconds`; COMMAND_DEADLINE still limits each.
     After that time, an operation makes one short attempt, then raises Unavailable or OutcomeUnknown. An
-    operation that waits for longer than the rest of the block raises Unavailable.
+    operation that waits for longer than the rest of the block raises Unavailable. Tasks of asyncio that are
+    created in the block inherit the limit until the end of the block; threads that are started in it don't.
 
     >>> with deadline(2):
     ...     Inbox("ann").unread()
@@ -51,15 +52,34 @@ def deadline(seconds: float) -> Iterator[None]:
     """
     if not seconds > 0:
         raise InvalidArgument(f"seconds must be greater than 0, not {seconds!r}.")
-    ends, outer = time.monotonic() + seconds, _ends.get()
-    with _setting(_ends, ends if outer is None else min(ends, outer)):
-        yield
+    block = Block(time.monotonic() + seconds, _block.get())
+    with _setting(_block, block):
+        try:
+            yield
+        finally:
+            block.own_end = math.inf
+
+
+class Block:
+    """A block of `deadline`. The tasks that inherit it may outlive it: then only outer blocks limit them."""
+
+    __slots__ = ("_outer", "own_end")
+
+    def __init__(self, own_end: float, outer: Block | None) -> None:
+        #: monotonic; infinite after the block
+        self.own_end = own_end
+        self._outer = outer
+
+    @property
+    def end(self) -> float:
+        """When the operations of the block have to end: monotonic."""
+        return self.own_end if self._outer is None else min(self.own_end, self._outer.end)
 
 
 def without_deadline() -> Context:
-    """A copy of the current context without a deadline, for background tasks that outlive the block."""
+    """A copy of the current context without a deadline, for background tasks that serve others, too."""
     context = copy_context()
-    context.run(_ends.set, None)
+    context.run(_block.set, None)
     return context
 
 
@@ -83,8 +103,8 @@ def _setting(variable: ContextVar[T], value: T) -> Iterator[None]:
 
 def seconds_allowed(began: float) -> float:
     """Seconds that a step begun at `began` may take, including all its attempts."""
-    longest, ends = conf.current().COMMAND_DEADLINE, _ends.get()
-    return longest if ends is None else max(min(ends - began, longest), 0)
+    longest, block = conf.current().COMMAND_DEADLINE, _block.get()
+    return longest if block is None else max(min(block.end - began, longest), 0)
 
 
 def reading_time(reply_timeout: float, ends: float) -> float:
@@ -94,8 +114,8 @@ def reading_time(reply_timeout: float, ends: float) -> float:
 
 def time_left() -> float:
     """Seconds until the innermost block of `deadline` ends; infinite without one."""
-    ends = _ends.get()
-    return math.inf if ends is None else ends - time.monotonic()
+    block = _block.get()
+    return math.inf if block is None else block.end - time.monotonic()
 
 
 #: seconds: maximum of the first pause; the maximum doubles with each attempt
@@ -196,7 +216,7 @@ class Attempts:
         reason = "" if cause is None else f" ({cause})"
         return Unavailable(
             f"Redis was not available for {self._seconds:.1f} s{reason}: the operation was not applied. "
-            "Check that the server of the CACHES entry is running."
+            "Start the server that the CACHES entry names, or correct its LOCATION."
         )
 
     @property
@@ -297,9 +317,21 @@ def translate_error(error: driver.ResponseError) -> MessagingError:
     # The driver removes the error code, CROSSSLOT, from the text.
     if isinstance(error, driver.ClusterCrossSlotError) or "same slot" in text:
         return ConfigurationError(f"The server is a Redis Cluster that this alias can't route to: {text}")
+    if "scripting engine" in text:
+        return ConfigurationError(
+            f"The server can't run Lua scripts, which this app needs: {text}. Start a Valkey with its Lua "
+            "module."
+        )
     if "NOPERM" in text or "ACL" in text or "user executing the script" in text:
-        return ConfigurationError(f"The ACL of this user denies something that the app needs: {text}")
+        return _permission_error(text)
     return MessagingError(f"Redis replied with an error: {text}")
+
+
+def _permission_error(reason: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"The ACL of this user denies something that the app needs: {reason.rstrip('.')}. Allow it: "
+        "docs/security.md lists all permissions."
+    )
 
 
 def denial_error(denial: BaseException) -> ConfigurationError:
@@ -313,8 +345,13 @@ def denial_error(denial: BaseException) -> ConfigurationError:
     if str(denial).startswith(_REFUSED_TEXT):
         reason = str(denial).partition(".")[0]  # that of protected mode goes on for 800 characters
         return ConfigurationError(f"Redis refused the connection: {reason}. Check the CACHES entry.")
+    reason = str(denial).rstrip(".?")
+    if isinstance(denial, driver.NoPermissionError):
+        return _permission_error(reason)
     return ConfigurationError(
-        f"Redis rejected the user, password or permissions: {denial}. Check the CACHES entry and the ACL."
+        f"Redis rejected the user or password: {reason}. Correct them in the CACHES entry: "
+        '"LOCATION": "redis://USER:PASSWORD@HOST:6379/1", or "redis://:PASSWORD@HOST:6379/1" for the default '
+        "user."
     )
 
 

@@ -408,11 +408,16 @@ def _client(alias: str) -> Any:
         return get_redis_connection(alias)
     # django-redis raises NotImplementedError for a cache with another backend.
     except (InvalidCacheBackendError, NotImplementedError) as error:
+        backend = testruns.mapping(settings.CACHES.get(alias)).get("BACKEND")
+        problem = f" (its BACKEND is {backend})" if backend else ""
         raise ConfigurationError(
-            f"CACHES has no django-redis entry {alias!r}: add one, or set ALIAS in {conf.NAME}."
+            f"CACHES has no django-redis entry {alias!r}{problem}: add one, or set ALIAS in {conf.NAME}. "
+            "`manage.py check` prints an entry to paste."
         ) from error
     except RedisError as error:  # the driver's RedisCluster connects in its constructor
-        raise Unavailable(f"The Cluster of CACHES[{alias!r}] can't be reached: {error}") from error
+        raise Unavailable(
+            f"The Cluster of CACHES[{alias!r}] can't be reached ({error}). Start it, or correct its LOCATION."
+        ) from error
     except (ImproperlyConfigured, ImportError, AttributeError, TypeError, ValueError) as error:
         raise unusable_alias(alias, error) from error
 

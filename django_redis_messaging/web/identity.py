@@ -1,4 +1,4 @@
-"""Maps the site's users to members of chats: the only place where the pages read users.
+"""Maps the site's users to members of chats: the only place where the pages and the services read users.
 
 A site subclasses `Identity` and sets `REDIS_MESSAGING["IDENTITY"]` to the path of its class.
 """
@@ -10,8 +10,9 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from django.contrib.auth import get_user_model
-from django.core.exceptions import ValidationError
+from django.core.exceptions import SynchronousOnlyOperation, ValidationError
 from django.core.signals import setting_changed
+from django.utils.functional import LazyObject
 from django.utils.module_loading import import_string
 from django.utils.translation import gettext as _
 
@@ -20,6 +21,8 @@ from ..errors import ConfigurationError
 
 #: characters of the id in the label of a deleted user
 SHORT_ID_LENGTH = 8
+#: the module of AuthenticationMiddleware, which makes request.user a lazy object
+_AUTH_MIDDLEWARE = "django.contrib.auth.middleware"
 
 
 class Identity:
@@ -149,6 +152,68 @@ def current() -> Identity:
     if not isinstance(identity, Identity):
         raise ConfigurationError(f'{conf.NAME}["IDENTITY"] is {path!r}, which is not a subclass of Identity.')
     return identity
+
+
+def member_id_of(user: Any, what: str) -> str:
+    """The member id of a user object that was passed to a service as the argument `what`.
+
+    Raises TypeError for anything else, and for users who have no member id.
+    """
+    user = _loaded(user, what)
+    if isinstance(user, type) or not hasattr(user, "is_authenticated"):
+        raise TypeError(f"{what} must be a str or a user object, not {_kind_and_remedy(user)}.")
+    if not user.is_authenticated:
+        raise TypeError(
+            f"{what} is an anonymous user: let only users who have logged in come here (login_required), or "
+            "check user.is_authenticated first."
+        )
+    if user.pk is None:
+        raise TypeError(
+            f"{what} is a user without a primary key: save the user first, or pass the member id that it had "
+            "before it was deleted."
+        )
+    member = current().member_id(user)
+    if not isinstance(member, str):
+        path = f"{type(current()).__name__}.member_id()"
+        raise TypeError(f"{path} must return a str, not {type(member).__name__}.")
+    return member
+
+
+def _kind_and_remedy(value: object) -> str:
+    """What was passed in place of a user, and what to pass."""
+    if isinstance(value, type):
+        return f"the class {value.__name__}: pass an instance"
+    if isinstance(value, Iterable) and not isinstance(value, bytes):
+        return f"{type(value).__name__}: pass one user"
+    return f"{type(value).__name__}: pass the user object, or the member id as a str, such as str(user.pk)"
+
+
+def _loaded(user: Any, what: str) -> Any:
+    """`user`, loaded if it is lazy, as request.user is."""
+    try:
+        user.__class__  # noqa: B018 (loads it)
+    except SynchronousOnlyOperation:
+        user = _awaited_user(user)
+        if user is None:
+            raise TypeError(
+                f"{what} is a user that is not loaded yet, and can't be in async code: pass "
+                "await request.auser()."
+            ) from None
+    return user
+
+
+def _awaited_user(lazy_user: LazyObject[Any]) -> Any:
+    """The user that `await request.auser()` has returned before, as it does in login_required; None if it has
+    not. AuthenticationMiddleware keeps it in the request, where request.user doesn't look for it."""
+    load: Any = vars(lazy_user).get("_setupfunc")
+    # The lazy object of another middleware can be another user than the session's, such as an impersonated
+    # one. Its function may have Django's __module__: functools.wraps copies that.
+    if getattr(load, "__globals__", {}).get("__name__") != _AUTH_MIDDLEWARE:
+        return None
+    for variable, cell in zip(load.__code__.co_freevars, load.__closure__ or (), strict=True):
+        if variable == "request":
+            return getattr(cell.cell_contents, "_acached_user", None)
+    return None
 
 
 def _clear_cache(*, setting: str, **_: object) -> None:

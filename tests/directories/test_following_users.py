@@ -7,16 +7,12 @@ from typing import Any
 from unittest import mock
 
 import pytest
-from django.conf.urls.i18n import i18n_patterns
 from django.contrib.auth.models import Group, User
 from django.core.management import call_command
 from django.db.models.signals import post_save
-from django.test import override_settings
-from django.urls import include, path, reverse_lazy
 from pytest_django import DjangoCaptureOnCommitCallbacks, Settings
 
 from django_redis_messaging import Chat, Directory, Inbox, Mailbox, Unavailable, conf
-from django_redis_messaging.checks.settings import check_login_url
 from django_redis_messaging.services.directories.directory import Directory as AnyDirectory
 from django_redis_messaging.services.directories.directory import SyncProgress
 from django_redis_messaging.web.directories import update_user
@@ -29,12 +25,6 @@ from . import test_sync_command
 from .test_sync_command import labels, user
 
 pytestmark = [pytest.mark.one_server, pytest.mark.django_db]
-
-#: the URLs of a site whose sign-in page has the language in its address
-urlpatterns = [
-    path("messages/", include("django_redis_messaging.urls")),
-    *i18n_patterns(path("accounts/", include("django.contrib.auth.urls"))),
-]
 
 
 class OnlyActive(Identity):
@@ -218,43 +208,11 @@ class TestEmptyDirectory:
     @pytest.mark.parametrize("path", ["contacts/", "new/"])
     def test_staff_are_told_how_to_fill_it(self, path: str) -> None:
         ann, staff = user("ann"), user("staff", is_staff=True)
+        superuser = user("root", is_superuser=True)
 
         def has_hint(one: User) -> bool:
             return b"manage.py sync_directory" in client_of(one).get(f"/messages/{path}").content
 
-        assert (has_hint(staff), has_hint(ann)) == (True, False)
+        assert (has_hint(staff), has_hint(superuser), has_hint(ann)) == (True, True, False)
         sync()
         assert not has_hint(staff)
-
-
-class TestLoginURL:
-    @pytest.mark.parametrize(
-        ("login_url", "is_fine"),
-        [
-            ("/admin/login/", True),
-            ("admin:login", True),
-            ("https://sso.example.com/login", True),
-            ("/accounts/login/", False),
-            ("login", False),
-            ("admin:sign_in", False),
-            (reverse_lazy("nowhere"), False),
-        ],
-    )
-    def test_one_that_leads_nowhere_is_reported(self, login_url: Any, is_fine: bool) -> None:
-        with override_settings(LOGIN_URL=login_url):
-            found = check_login_url()
-        if is_fine:
-            assert found == []
-            return
-        (warning,) = found
-        assert warning.id == "messaging.W017"
-        assert (repr(login_url) if isinstance(login_url, str) else "'nowhere' not found") in warning.msg
-
-    def test_addresses_that_middleware_redirects_are_fine(self) -> None:
-        with override_settings(ROOT_URLCONF=__name__, LOGIN_URL="/accounts/login"):
-            assert check_login_url() == []
-
-    def test_sites_without_the_pages_are_not_checked(self, settings: Settings) -> None:
-        settings.ROOT_URLCONF = "django.contrib.auth.urls"
-        with override_settings(LOGIN_URL="/accounts/login/"):
-            assert check_login_url() == []

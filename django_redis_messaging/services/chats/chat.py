@@ -13,7 +13,18 @@ from ...core.commands import batched
 from ...core.encoding import name
 from ...core.operations import Clock, Command, Script, Service, Steps, asynchronous, operation
 from ...errors import ChatExists, ChatNotFound, InvalidArgument, LimitExceeded, NotAMember, NotPermitted
-from ..common.arguments import checked_id, count, flag, request, timestamp_ms, to_datetime, window
+from ..common.arguments import (
+    UserOrId,
+    checked_id,
+    count,
+    flag,
+    member_id,
+    member_ids,
+    request,
+    timestamp_ms,
+    to_datetime,
+    window,
+)
 from ..directories.folding import fold
 from ..rates.user_rates import UserRate
 from ..users.keys import UserKeys
@@ -99,8 +110,8 @@ class Chat(Service):
     @classmethod
     def create(
         cls,
-        sender: str,
-        recipients: Iterable[str],
+        sender: UserOrId,
+        recipients: Iterable[UserOrId],
         body: str = "",
         *,
         chat_id: str | None = None,
@@ -122,7 +133,7 @@ class Chat(Service):
         LimitExceeded (CHAT_MAX_MEMBERS, MESSAGE_MAX_BYTES, USER_MAX_CHATS), NotPermitted if one of the
         recipients has blocked the sender.
         """
-        request_id = request(request_id)
+        sender, request_id = member_id(sender, "sender"), request(request_id)
         chat = cls(_chat_id(chat_id, sender, request_id), using=using)
         chat._create(sender, recipients, body, title, open, keep_last, request_id)
         return chat
@@ -130,8 +141,8 @@ class Chat(Service):
     @classmethod
     async def acreate(
         cls,
-        sender: str,
-        recipients: Iterable[str],
+        sender: UserOrId,
+        recipients: Iterable[UserOrId],
         body: str = "",
         *,
         chat_id: str | None = None,
@@ -142,7 +153,7 @@ class Chat(Service):
         using: str | None = None,
     ) -> Self:
         """Async version of `create`."""
-        request_id = request(request_id)
+        sender, request_id = member_id(sender, "sender"), request(request_id)
         chat = cls(_chat_id(chat_id, sender, request_id), using=using)
         await chat._acreate(sender, recipients, body, title, open, keep_last, request_id)
         return chat
@@ -151,7 +162,7 @@ class Chat(Service):
     def _create(
         self,
         sender: str,
-        recipients: Iterable[str],
+        recipients: Iterable[UserOrId],
         body: str,
         title: str,
         open: bool,
@@ -170,7 +181,7 @@ class Chat(Service):
     _acreate = asynchronous(_create)
 
     @classmethod
-    def direct(cls, user: str, other: str, *, using: str | None = None) -> Self:
+    def direct(cls, user: UserOrId, other: UserOrId, *, using: str | None = None) -> Self:
         """Return the one chat of two users, and open it if needed. Its id is the same whoever begins.
 
         `user` is who asks, and owns the chat if it is created. If one of the two has left it, they become a
@@ -183,15 +194,17 @@ class Chat(Service):
         blocked `user` or left with `again=False`, or one of the two was removed by the other; LimitExceeded
         (USER_MAX_CHATS).
         """
-        chat = cls(_checked_direct_id(user, other), using=using)
-        chat._direct(user, other)
+        pair = _checked_pair(user, other)
+        chat = cls(direct_id(*pair), using=using)
+        chat._direct(*pair)
         return chat
 
     @classmethod
-    async def adirect(cls, user: str, other: str, *, using: str | None = None) -> Self:
+    async def adirect(cls, user: UserOrId, other: UserOrId, *, using: str | None = None) -> Self:
         """Async version of `direct`."""
-        chat = cls(_checked_direct_id(user, other), using=using)
-        await chat._adirect(user, other)
+        pair = _checked_pair(user, other)
+        chat = cls(direct_id(*pair), using=using)
+        await chat._adirect(*pair)
         return chat
 
     @operation
@@ -273,12 +286,12 @@ class Chat(Service):
     @operation
     def send(
         self,
-        sender: str,
+        sender: UserOrId,
         body: str,
         *,
         data: Any = None,
         reply_to: int | None = None,
-        mentions: Iterable[str] = (),
+        mentions: Iterable[UserOrId] = (),
         request_id: str | None = None,
     ) -> Steps[Message]:
         """Append a message.
@@ -293,7 +306,7 @@ class Chat(Service):
 
         Raises NotAMember, ChatNotFound, LimitExceeded (MESSAGE_MAX_BYTES).
         """
-        name(sender, "sender")
+        sender = member_id(sender, "sender")
         if reply_to is not None:
             checked_id(reply_to, "reply_to")
         request_id = request(request_id)
@@ -320,26 +333,26 @@ class Chat(Service):
     asend = asynchronous(send)
 
     @operation
-    def edit(self, user: str, message_id: int, body: str) -> Steps[Message | None]:
+    def edit(self, user: UserOrId, message_id: int, body: str) -> Steps[Message | None]:
         """Replace the body of one's own message; None if the message does not exist (any more).
 
         Raises NotPermitted if another user wrote it, NotAMember, ChatNotFound, LimitExceeded.
         """
-        name(user, "user")
+        user = member_id(user, "user")
         number, content = checked_id(message_id, "message_id"), values.body_json(body)
         return (yield from self._edit(user, number, content))
 
     aedit = asynchronous(edit)
 
     @operation
-    def delete_message(self, user: str, message_id: int) -> Steps[Message | None]:
+    def delete_message(self, user: UserOrId, message_id: int) -> Steps[Message | None]:
         """Replace a message with a tombstone; None if the message does not exist (any more).
 
         For the author, and for owners of the chat, even if they joined later. The id stays, so that ids have
         no holes.
         Raises NotPermitted, NotAMember, ChatNotFound.
         """
-        name(user, "user")
+        user = member_id(user, "user")
         return (yield from self._edit(user, checked_id(message_id, "message_id"), ""))
 
     adelete_message = asynchronous(delete_message)
@@ -357,7 +370,7 @@ class Chat(Service):
     @operation
     def history(
         self,
-        user: str,
+        user: UserOrId,
         *,
         after: str | int | None = None,
         before: str | int | None = None,
@@ -381,9 +394,9 @@ class Chat(Service):
     ahistory = asynchronous(history)
 
     def _read_page(
-        self, user: str, after: str | int | None, before: str | int | None, limit: int
+        self, user: UserOrId, after: str | int | None, before: str | int | None, limit: int
     ) -> Steps[Page]:
-        name(user, "user")
+        user = member_id(user, "user")
         place = after if before is None else before
         direction = "newest" if place is None else "after" if before is None else "before"
         cursor = values.parse_cursor(0 if place is None else place, direction)
@@ -404,7 +417,7 @@ class Chat(Service):
         )
 
     @operation
-    def get_messages(self, user: str, ids: Iterable[int]) -> Steps[list[Message]]:
+    def get_messages(self, user: UserOrId, ids: Iterable[int]) -> Steps[list[Message]]:
         """Read messages by their ids, at most 50: those that the member may see and that are still stored.
 
         They are in the order of their ids. An answer contains 256 KiB of stored messages, but at least one:
@@ -416,7 +429,7 @@ class Chat(Service):
 
         Raises NotAMember, ChatNotFound.
         """
-        name(user, "user")
+        user = member_id(user, "user")
         wanted = sorted({checked_id(number, "ids") for number in ids})
         if len(wanted) > MAX_GET:
             raise InvalidArgument(f"ids must have at most {MAX_GET} items, not {len(wanted)}.")
@@ -435,7 +448,7 @@ class Chat(Service):
 
     @operation
     def search(
-        self, user: str, text: str, *, before: str | int | None = None, limit: int = 20
+        self, user: UserOrId, text: str, *, before: str | int | None = None, limit: int = 20
     ) -> Steps[Found]:
         """Search the messages that a member may see for a text, from the newest to the oldest.
 
@@ -463,7 +476,7 @@ class Chat(Service):
     asearch = asynchronous(search)
 
     @operation
-    def ack(self, user: str, up_to: str | int) -> Steps[int]:
+    def ack(self, user: UserOrId, up_to: str | int) -> Steps[int]:
         """Record that a member has read everything up to a message; returns the member's position.
 
         `up_to` is a cursor or the id of a message; an id above the newest means the newest. The position
@@ -477,7 +490,7 @@ class Chat(Service):
 
         Raises NotAMember, ChatNotFound; ValueError for an invalid cursor.
         """
-        name(user, "user")
+        user = member_id(user, "user")
         cursor = values.parse_cursor(up_to, "up_to")
         reply = yield Script("chats/ack", self._keys.acking, (user, *cursor, values.random_step()))
         return int(self._checked(reply, user))
@@ -487,7 +500,7 @@ class Chat(Service):
     @operation
     def changes(
         self,
-        user: str,
+        user: UserOrId,
         *,
         after: str | int,
         edits: int | None = None,
@@ -513,7 +526,8 @@ class Chat(Service):
 
         Raises NotAMember, ChatNotFound; ValueError for an invalid cursor.
         """
-        found = yield from self._follow([name(user, "user")], after, edits, moved, events, limit)
+        user = member_id(user, "user")
+        found = yield from self._follow([user], after, edits, moved, events, limit)
         return found[user]
 
     achanges = asynchronous(changes)
@@ -521,7 +535,7 @@ class Chat(Service):
     @operation
     def changes_for(
         self,
-        users: Sequence[str],
+        users: Sequence[UserOrId],
         *,
         after: str | int,
         edits: int | None = None,
@@ -542,16 +556,16 @@ class Chat(Service):
 
         Raises ChatNotFound; ValueError for an invalid cursor.
         """
-        _check_readers(users)
+        readers = _checked_readers(users)
         try:
-            return (yield from self._follow(users, after, edits, moved, events, limit))
+            return (yield from self._follow(readers, after, edits, moved, events, limit))
         except NotAMember:
             return {}
 
     achanges_for = asynchronous(changes_for)
 
     @operation
-    def summaries_for(self, users: Sequence[str]) -> Steps[dict[str, ChatSummary]]:
+    def summaries_for(self, users: Sequence[UserOrId]) -> Steps[dict[str, ChatSummary]]:
         """Summarize the chat for at most 500 members, as `Inbox.chats` does; users who are not members (any
         more) are left out. Takes one round trip.
 
@@ -559,10 +573,10 @@ class Chat(Service):
         >>> {user: summary.unread for user, summary in chat.summaries_for(["ann", "bob", "cat"]).items()}
         {'ann': 0, 'bob': 1}
         """
-        _check_readers(users)
-        arguments = [*map(str, values.limits_without_bytes()), *users]
+        readers = _checked_readers(users)
+        arguments = [*map(str, values.limits_without_bytes()), *readers]
         reply = yield Script("chats/summarize", self._keys.listing, arguments)
-        return {} if reply == b"no chat" else replies.make_summaries(self.id, users, reply)
+        return {} if reply == b"no chat" else replies.make_summaries(self.id, readers, reply)
 
     asummaries_for = asynchronous(summaries_for)
 
@@ -624,10 +638,10 @@ class Chat(Service):
     aseen_by = asynchronous(seen_by)
 
     @operation
-    def typing(self, user: str) -> Steps[None]:
+    def typing(self, user: UserOrId) -> Steps[None]:
         """Record that a member is typing, for TYPING_WINDOW seconds; not of a user who has chosen not to be
         seen online. Takes two round trips. Raises NotAMember, ChatNotFound."""
-        name(user, "user")
+        user = member_id(user, "user")
         choices = UserKeys(self._prefix, user).choices
         is_shown = (yield Command("HGET", choices, "online", reads=True)) != b"0"
         reply = yield Script(
@@ -657,7 +671,7 @@ class Chat(Service):
     atypists = asynchronous(typists)
 
     @operation
-    def join(self, user: str, *, by: str | None = None) -> Steps[bool]:
+    def join(self, user: UserOrId, *, by: UserOrId | None = None) -> Steps[bool]:
         """Make a user a member who sees the messages sent from then on; False if they are a member already.
 
         `by` is the member who adds them, as in `add`; without it the user joins alone, and the chat must be
@@ -669,17 +683,20 @@ class Chat(Service):
         Raises NotAMember, ChatNotFound, LimitExceeded (CHAT_MAX_MEMBERS, USER_MAX_CHATS), NotPermitted (see
         `add`; a user whom an owner removed can't join alone).
         """
-        name(user, "user")
+        user = member_id(user, "user")
         if by is None:
             return bool((yield from self._join([user], "alone", user)))
-        self._refuse_third([user], name(by, "by"))
+        by = member_id(by, "by")
+        self._refuse_third([user], by)
         yield from self._count_use(by, "invite")
         return bool((yield from self._join([user], "added", by)))
 
     ajoin = asynchronous(join)
 
     @operation
-    def add(self, users: Iterable[str], *, by: str, request_id: str | None = None) -> Steps[list[str]]:
+    def add(
+        self, users: Iterable[UserOrId], *, by: UserOrId, request_id: str | None = None
+    ) -> Steps[list[str]]:
         """Make at most 500 users members, all of them or none; returns those who were not members already.
 
         `by` is the member who adds them. Others can fill at most nine tenths of a user's USER_MAX_CHATS. A
@@ -693,12 +710,11 @@ class Chat(Service):
         one of the users has blocked `by`, has left with `again=False`, or was removed by an owner and `by` is
         not an owner.
         """
-        if isinstance(users, str):
-            raise TypeError("users must be a list of names, not a str: wrap it in a list.")
-        unique = list(dict.fromkeys(name(user, "user") for user in users))
+        by = member_id(by, "by")
+        unique = list(dict.fromkeys(member_ids(users, "users")))
         if len(unique) > _MAX_ADDED:
             raise InvalidArgument(f"users must have at most {_MAX_ADDED} items, not {len(unique)}.")
-        self._refuse_third(unique, name(by, "by"))
+        self._refuse_third(unique, by)
         if unique:
             yield from self._count_use(by, "invite", len(unique))
         return (yield from self._join(unique, "added", by, request_id))
@@ -733,7 +749,7 @@ class Chat(Service):
             self._pair = by, user
 
     @operation
-    def leave(self, user: str, *, by: str | None = None, again: bool = True) -> Steps[bool]:
+    def leave(self, user: UserOrId, *, by: UserOrId | None = None, again: bool = True) -> Steps[bool]:
         """End a membership; False if the user is not a member. `by` is the owner who removes another member.
 
         Only owners can add a user again whom an owner removed. With `again=False` nobody can add the user
@@ -744,8 +760,9 @@ class Chat(Service):
         The last member to leave deletes the chat; if the last owner leaves, the longest-standing member
         becomes an owner. Raises NotPermitted or NotAMember for `by`.
         """
-        name(user, "user")
-        is_removal = by is not None and name(by, "by") != user
+        user = member_id(user, "user")
+        by = None if by is None else member_id(by, "by")
+        is_removal = by is not None and by != user
         if is_removal and not flag(again, "again"):
             raise InvalidArgument("again=False is for users who leave by themselves: omit it with by=….")
         if is_direct(self.id) and not flag(again, "again"):
@@ -755,12 +772,12 @@ class Chat(Service):
     aleave = asynchronous(leave)
 
     @operation
-    def members(self, *, limit: int = 500, after: str | None = None) -> Steps[list[Member]]:
+    def members(self, *, limit: int = 500, after: UserOrId | None = None) -> Steps[list[Member]]:
         """List members, the longest-standing first; `after` is the last member of the previous page.
 
         Raises ChatNotFound; NotAMember if `after` is not a member.
         """
-        start = "" if after is None else name(after, "after")
+        start = "" if after is None else member_id(after, "after")
         reply = yield Script("chats/members", self._keys.listing, (start, count(limit, "limit")))
         return [
             Member(
@@ -776,7 +793,7 @@ class Chat(Service):
     amembers = asynchronous(members)
 
     @operation
-    def role(self, user: str) -> Steps[Role]:
+    def role(self, user: UserOrId) -> Steps[Role]:
         """Return a member's role: "owner" or "member". Takes one round trip.
 
         >>> Chat.create("ann", ["bob"], chat_id="roles").role("bob")
@@ -784,18 +801,18 @@ class Chat(Service):
 
         Raises NotAMember, ChatNotFound.
         """
-        return cast(Role, (yield from self._read_role(name(user, "user"))))
+        return cast(Role, (yield from self._read_role(member_id(user, "user"))))
 
     arole = asynchronous(role)
 
     @operation
-    def set_role(self, user: str, member: str, role: Role) -> Steps[bool]:
+    def set_role(self, user: UserOrId, member: UserOrId, role: Role) -> Steps[bool]:
         """Make a member an "owner" or a plain "member"; False if they already have that role.
 
         For owners. A chat keeps at least one. Raises NotPermitted, NotAMember, ChatNotFound.
         """
-        name(user, "user")
-        name(member, "member")
+        user = member_id(user, "user")
+        member = member_id(member, "member")
         if role not in get_args(Role):
             raise InvalidArgument(f"role must be one of {', '.join(get_args(Role))}, not {role!r}.")
         reply = yield Script(
@@ -808,9 +825,9 @@ class Chat(Service):
     aset_role = asynchronous(set_role)
 
     @operation
-    def rename(self, user: str, title: str) -> Steps[None]:
+    def rename(self, user: UserOrId, title: str) -> Steps[None]:
         """Change the title. For members. Raises NotAMember, ChatNotFound, LimitExceeded."""
-        name(user, "user")
+        user = member_id(user, "user")
         checked = encoding.text(title, "title", setting="TITLE_MAX_BYTES")
         yield from self._count_use(user, "rename")
         excerpt = checked.replace("\0", "")[:MAX_TITLE]
@@ -820,12 +837,12 @@ class Chat(Service):
     arename = asynchronous(rename)
 
     @operation
-    def mute(self, user: str, until: datetime | None) -> Steps[None]:
+    def mute(self, user: UserOrId, until: datetime | None) -> Steps[None]:
         """Mute the chat for a member until a given time; None unmutes it. Its messages still count as unread.
 
         Raises NotAMember, ChatNotFound.
         """
-        name(user, "user")
+        user = member_id(user, "user")
         arguments = (user, timestamp_ms(until, "until"))
         reply = yield Script("chats/mute", self._keys.listing, arguments)
         self._checked(reply, user)
@@ -853,14 +870,14 @@ class Chat(Service):
     ainfo = asynchronous(info)
 
     @operation
-    def delete(self, user: str) -> Steps[bool]:
+    def delete(self, user: UserOrId) -> Steps[bool]:
         """Delete the chat with all its contents; False if it does not exist. For owners.
 
         Also deletes a chat that has lost some of its keys: any member may delete it if the roster was lost,
         and any user if nobody can read it (`manage.py messaging_repair` might repair it).
         Raises NotPermitted, NotAMember.
         """
-        name(user, "user")
+        user = member_id(user, "user")
         reply = yield Script("chats/delete", self._keys.all_keys, (user, request(None), window()))
         if reply == b"no chat":
             return False
@@ -920,23 +937,23 @@ class Chat(Service):
 def _chat_id(chat_id: str | None, sender: str, request_id: str) -> str:
     """The given id, or one derived from the request id: a repeat must find the chat it created."""
     if chat_id is None:
-        return digest(name(sender, "sender"), request_id)
+        return digest(sender, request_id)
     if name(chat_id, "chat_id").startswith(DIRECT):
         raise InvalidArgument(f"chat_id must not begin with {DIRECT!r}: use Chat.direct.")
     return chat_id
 
 
-def _checked_direct_id(user: str, other: str) -> str:
-    if name(user, "user") == name(other, "other"):
+def _checked_pair(user: UserOrId, other: UserOrId) -> tuple[str, str]:
+    """The two members of a direct chat."""
+    pair = member_id(user, "user"), member_id(other, "other")
+    if pair[0] == pair[1]:
         raise InvalidArgument("other must be another user: a direct chat has two members.")
-    return direct_id(user, other)
+    return pair
 
 
-def _unique(sender: str, recipients: Iterable[str]) -> list[str]:
+def _unique(sender: str, recipients: Iterable[UserOrId]) -> list[str]:
     """The members without duplicates, the sender first; the caller's list is not modified."""
-    if isinstance(recipients, str):
-        raise TypeError("recipients must be a list of names, not a str: wrap it in a list.")
-    members = list(dict.fromkeys([name(sender, "sender"), *(name(user, "recipient") for user in recipients)]))
+    members = list(dict.fromkeys([sender, *member_ids(recipients, "recipients")]))
     limit = conf.current().CHAT_MAX_MEMBERS
     if len(members) > limit:
         raise LimitExceeded("members of a chat", limit=limit, actual=len(members), setting="CHAT_MAX_MEMBERS")
@@ -953,24 +970,20 @@ def _checked_keep_last(keep_last: int | None) -> int:
     return keep_last
 
 
-def _mentioned(mentions: Iterable[str], sender: str) -> list[str]:
+def _mentioned(mentions: Iterable[UserOrId], sender: str) -> list[str]:
     """The mentioned users without duplicates and without the sender, each followed by the user as JSON."""
-    if isinstance(mentions, str):
-        raise TypeError("mentions must be a list of names, not a str: wrap it in a list.")
-    users = dict.fromkeys(name(user, "mentions") for user in mentions)
+    users = dict.fromkeys(member_ids(mentions, "mentions"))
     users.pop(sender, None)
     if len(users) > MAX_MENTIONS:
         raise InvalidArgument(f"mentions must have at most {MAX_MENTIONS} items, not {len(users)}.")
     return [text for user in users for text in (user, values.author_json(user))]
 
 
-def _check_readers(users: Sequence[str]) -> None:
-    if isinstance(users, str):
-        raise TypeError("users must be a list of names, not a str: wrap it in a list.")
-    if not 1 <= len(users) <= MAX_READERS:
-        raise InvalidArgument(f"users must have 1 to {MAX_READERS} items, not {len(users)}.")
-    for user in users:
-        name(user, "users")
+def _checked_readers(users: Sequence[UserOrId]) -> list[str]:
+    readers = member_ids(users, "users")
+    if not 1 <= len(readers) <= MAX_READERS:
+        raise InvalidArgument(f"users must have 1 to {MAX_READERS} items, not {len(readers)}.")
+    return readers
 
 
 def _typing_window() -> int:

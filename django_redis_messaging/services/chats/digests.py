@@ -8,9 +8,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
 from ...core import encoding
-from ...core.encoding import name
 from ...core.operations import Clock, Command, Fan, Service, Steps, asynchronous, operation
-from ..common.arguments import to_datetime
+from ..common.arguments import UserOrId, member_id, to_datetime
 from ..users.keys import UserKeys, digest_run_key
 from . import ChatSummary, Message, replies
 from .inbox import Inbox, is_broken
@@ -51,9 +50,9 @@ class DigestRecord(Service):
     True
     """
 
-    def __init__(self, user: str, *, using: str | None = None) -> None:
+    def __init__(self, user: UserOrId, *, using: str | None = None) -> None:
         super().__init__(using=using)
-        self._keys = UserKeys(self._prefix, name(user, "user"))
+        self._keys = UserKeys(self._prefix, member_id(user, "user"))
 
     @operation
     def read(self) -> Steps[DigestState]:

@@ -22,7 +22,6 @@ from typing import Any, NamedTuple, Self, TypeVar, cast
 
 from ...core import after_fork
 from ...core.commands import Resource, batched
-from ...core.encoding import name
 from ...core.operations import (
     Command,
     Fan,
@@ -35,7 +34,7 @@ from ...core.operations import (
     operation,
 )
 from ...errors import MessagingError, OutcomeUnknown
-from ..common.arguments import MAX_ITEMS, count, flag
+from ..common.arguments import MAX_ITEMS, UserOrId, count, flag, member_id
 from ..users.keys import UserKeys
 from . import replies, values
 from .joining import best_effort, grace
@@ -193,12 +192,12 @@ class Inbox(Service):
     []
     """
 
-    def __init__(self, user: str, *, using: str | None = None) -> None:
+    def __init__(self, user: UserOrId, *, using: str | None = None) -> None:
         super().__init__(using=using)
-        self.user = name(user, "user")
-        self._keys = UserKeys(self._prefix, user)
+        self.user = member_id(user, "user")
+        self._keys = UserKeys(self._prefix, self.user)
         self._index = self._keys.chats
-        self._owner: _Owner = (self._using, self._prefix, user)
+        self._owner: _Owner = (self._using, self._prefix, self.user)
         self._known = _memory.get(self._owner)
         #: chat ids of this object's latest read, and the values of their newest keys
         self._latest: tuple[list[bytes], list[bytes | None]] = ([], [])

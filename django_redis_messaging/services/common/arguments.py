@@ -1,4 +1,5 @@
-"""Checks of arguments that several services take; request ids (they make repeats recognizable); cursors.
+"""Checks of arguments that several services take; users; request ids (they make repeats recognizable);
+cursors.
 
 A cursor consists of three hexadecimal numbers: the epoch of the log (when it was made), the entry's id, and
 the entry's stamp, which differs from that of any other entry with this id. Before them, the cursors of a
@@ -12,11 +13,26 @@ import os
 import re
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
-from typing import NamedTuple, Protocol, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, TypeVar, cast
+
+from django.apps import apps
+from django.db.models.manager import BaseManager
+from django.utils.functional import LazyObject
 
 from ... import conf
 from ...core.encoding import name
 from ...errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from django.contrib.auth.base_user import AbstractBaseUser
+    from django.contrib.auth.models import AnonymousUser
+
+    #: a user object of the site, such as request.user; a str is a member id. Anonymous users are refused at
+    #: run time: type checkers can't know that login_required has let nobody else in.
+    UserOrId: TypeAlias = str | AbstractBaseUser | AnonymousUser
+else:  # for typing.get_type_hints(); this module may be imported before models can be
+    UserOrId = str | Any
 
 T = TypeVar("T")
 C = TypeVar("C", bound=Callable[..., object])
@@ -59,6 +75,39 @@ def integer(value: int, what: str, *, minimum: int, maximum: int) -> int:
     if not minimum <= value <= maximum:
         raise InvalidArgument(f"{what} must be between {minimum} and {maximum}, not {value}.")
     return value
+
+
+def _from_user(user: object, what: str) -> str:
+    # The app maps users to members, in a layer above this one: see MessagingConfig.
+    hook = getattr(apps.app_configs.get("django_redis_messaging"), "user_hook", None)
+    if hook is None:
+        raise TypeError(f"{what} must be a str, not {type(user).__name__}.")
+    return cast(str, hook(user, what))
+
+
+#: (user, what): returns the member id of a user object, or `user` if it is a valid member id. A partial,
+#: because a function around `name` would cost each operation another call.
+member_id = cast(Callable[[UserOrId, str], str], partial(name, convert=_from_user))
+
+
+def member_ids(users: Iterable[UserOrId], what: str) -> list[str]:
+    """The member ids of several users, in their order."""
+    # a lazy object would be iterable whatever it is
+    if issubclass(type(users), str | bytes | LazyObject) or not isinstance(users, Iterable):
+        raise TypeError(f"{what} must be a list of users, not {type(users).__name__}{_remedy(users)}.")
+    item = f"an item of {what}"
+    return [member_id(user, item) for user in users]
+
+
+def _remedy(value: object) -> str:
+    """What to do with a value that was passed in place of a list of users, if it has to do with users."""
+    if isinstance(value, type):
+        return ""
+    if issubclass(type(value), BaseManager):
+        return ": call .all()"
+    # a lazy object is not loaded for an error
+    is_user = issubclass(type(value), str | LazyObject) or hasattr(value, "is_authenticated")
+    return ": wrap it in a list" if is_user else ""
 
 
 def sequence(items: I, what: str) -> I:

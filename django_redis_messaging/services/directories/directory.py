@@ -20,7 +20,7 @@ from ...core.commands import batched
 from ...core.encoding import FORMAT, name, tag
 from ...core.operations import Command, Script, Service, Steps, asynchronous, operation
 from ...errors import InvalidArgument, LimitExceeded, MessagingError
-from ..common.arguments import count
+from ..common.arguments import UserOrId, count, member_id, member_ids
 from .folding import MAX_SUFFIX_BYTES, MAX_WORD_STARTS, all_suffixes, byte_size, fold
 
 #: entries per script call with several members, where replacing members moves twice as many; members that one
@@ -118,7 +118,7 @@ class Directory(Service):
         return f"{type(self).__name__}({self.guild!r})"
 
     @operation
-    def add(self, member: str, label: str, *, aliases: Iterable[str] = ()) -> Steps[None]:
+    def add(self, member: UserOrId, label: str, *, aliases: Iterable[str] = ()) -> Steps[None]:
         """Add `member` under its label and aliases, replacing its previous ones.
 
         Label and aliases may have LABEL_MAX_BYTES of UTF-8 each, and together 128 word starts, from which
@@ -131,7 +131,7 @@ class Directory(Service):
     aadd = asynchronous(add)
 
     @operation
-    def add_many(self, pairs: Iterable[tuple[str, str]]) -> Steps[int]:
+    def add_many(self, pairs: Iterable[tuple[UserOrId, str]]) -> Steps[int]:
         """Add any number of (member, label) pairs; returns how many were stored.
 
         Pairs are read, checked and stored in pages of some hundreds. If a pair or a limit raises an error,
@@ -146,17 +146,16 @@ class Directory(Service):
     aadd_many = asynchronous(add_many)
 
     @operation
-    def remove(self, member: str) -> Steps[None]:
+    def remove(self, member: UserOrId) -> Steps[None]:
         """Remove `member`; does nothing if it is absent."""
-        yield from _remove(self._prefix, [(self.guild, name(member, "member"))])
+        yield from _remove(self._prefix, [(self.guild, member_id(member, "member"))])
 
     aremove = asynchronous(remove)
 
     @operation
-    def remove_many(self, members: Iterable[str]) -> Steps[None]:
+    def remove_many(self, members: Iterable[UserOrId]) -> Steps[None]:
         """Remove any number of members, some hundreds at a time; absent ones are ignored."""
-        ids = (name(member, "member") for member in checked_list(members, "members"))
-        for page in batched(ids, PAGE_SIZE):
+        for page in batched(member_ids(members, "members"), PAGE_SIZE):
             yield from _remove(self._prefix, [(self.guild, member) for member in page])
 
     aremove_many = asynchronous(remove_many)
@@ -192,7 +191,7 @@ class Directory(Service):
     asuggest = asynchronous(suggest)
 
     @operation
-    def labels(self, members: Iterable[str]) -> Steps[dict[str, str]]:
+    def labels(self, members: Iterable[UserOrId]) -> Steps[dict[str, str]]:
         """Map those of `members` (at most 1000) that are in this directory to their labels.
 
         >>> staff = Directory("labels-example")
@@ -200,7 +199,7 @@ class Directory(Service):
         >>> staff.labels(["u1", "nobody"])
         {'u1': 'John'}
         """
-        ids = [name(member, "member") for member in members]
+        ids = member_ids(members, "members")
         if not ids:
             return {}
         count(len(ids), "the number of members")
@@ -274,9 +273,9 @@ class Record:
     entries: int
 
 
-def pack(member: str, label: str, aliases: Sequence[str]) -> Record:
+def pack(member: UserOrId, label: str, aliases: Sequence[str]) -> Record:
     """Make the record of a member; raises LimitExceeded if it would have too many or too long suffixes."""
-    name(member, "member")
+    id = member_id(member, "member")
     texts = [_checked_label(label, "label"), *(_checked_label(alias, "alias") for alias in aliases)]
     suffixes = all_suffixes(texts)
     if len(suffixes) > MAX_WORD_STARTS:
@@ -288,7 +287,7 @@ def pack(member: str, label: str, aliases: Sequence[str]) -> Record:
             limit=MAX_SUFFIX_BYTES,
             actual=size,
         )
-    return Record(member, "\0".join([label, *suffixes]), len(suffixes))
+    return Record(id, "\0".join([label, *suffixes]), len(suffixes))
 
 
 def _checked_label(value: str, what: str) -> str:
@@ -319,7 +318,7 @@ def checked_list(values: Iterable[str], what: str) -> list[str]:
     return list(values)
 
 
-def checked_pair(item: object) -> tuple[str, str]:
+def checked_pair(item: object) -> tuple[UserOrId, str]:
     """Return `item` if it is a pair."""
     if not isinstance(item, tuple | list) or len(item) != 2:
         raise TypeError(f"pairs must contain (member, label) tuples, not {type(item).__name__}.")

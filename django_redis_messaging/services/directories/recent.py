@@ -7,10 +7,9 @@ from typing import Literal
 
 from ... import conf
 from ...core.commands import batched
-from ...core.encoding import name
 from ...core.operations import Command, Script, Service, Steps, asynchronous, operation
 from ...errors import InvalidArgument
-from ..common.arguments import count
+from ..common.arguments import UserOrId, count, member_id
 from ..users.keys import UserKeys
 from .directory import checked_prefix
 from .folding import fold, matches
@@ -41,35 +40,35 @@ class RecentContacts(Service):
     """
 
     def __init__(
-        self, user: str, *, size: int = 100, order: Order = "recent", using: str | None = None
+        self, user: UserOrId, *, size: int = 100, order: Order = "recent", using: str | None = None
     ) -> None:
         super().__init__(using=using)
         if order not in _ORDERS:
             raise InvalidArgument(f"order must be 'recent' or 'frequency', not {order!r}.")
-        self.user = name(user, "user")
+        self.user = member_id(user, "user")
         self.size = count(size, "size", maximum=MAX_SIZE)
         self.order = order
-        self._keys = UserKeys(self._prefix, user)
+        self._keys = UserKeys(self._prefix, self.user)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.user!r}, size={self.size}, order={self.order!r})"
 
     @operation
-    def touch(self, contact: str) -> Steps[None]:
+    def touch(self, contact: UserOrId) -> Steps[None]:
         """Move `contact` to the front, count one use, and remove contacts beyond `size`. One round trip."""
         # a call is repeated for one COMMAND_DEADLINE; the other one is for an attempt that arrives late
         window = round(2 * conf.current().COMMAND_DEADLINE * 1000)
-        args = (name(contact, "contact"), secrets.token_hex(8), window, self.size, self.order)
+        args = (member_id(contact, "contact"), secrets.token_hex(8), window, self.size, self.order)
         keys = [self._keys.contacts, self._keys.contact_uses, *self._keys.contact_touches]
         yield Script("directories/contacts_touch", keys, args)
 
     atouch = asynchronous(touch)
 
     @operation
-    def remove(self, contact: str) -> Steps[None]:
+    def remove(self, contact: UserOrId) -> Steps[None]:
         """Remove `contact` and its number of uses; does nothing if it is absent."""
         keys = [self._keys.contacts, self._keys.contact_uses]
-        yield Script("directories/contacts_remove", keys, [name(contact, "contact")])
+        yield Script("directories/contacts_remove", keys, [member_id(contact, "contact")])
 
     aremove = asynchronous(remove)
 

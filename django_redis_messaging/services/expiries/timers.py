@@ -40,6 +40,8 @@ from ..jobs.threads import EventLoopEnded
 
 #: the slot of all timers of a prefix: one claim, and one wait, covers every namespace
 TIMERS = ("expiry", "timers")
+#: ms after which a timer is tried again that could not be started; the others go on
+START_DELAY = 1000
 logger = logging.getLogger(__name__)
 
 
@@ -229,7 +231,7 @@ class Firing:
             delay = perform(self._using, self._engine.confirm(leased, name))
         except MessagingError as error:
             logger.warning("Starting timer id=%s failed; released: %s", job_id, error)
-            return running.settlement(Outcome.RELEASE)
+            return running.settlement(Outcome.RELEASE, START_DELAY)
         if delay < 0:
             return None
         if delay > 0:

@@ -22,6 +22,7 @@ from ...core.operations import Command, Gather, Steps, aperform
 from ...errors import InvalidArgument, MessagingError
 from ..chats.joining import HALF
 from ..chats.keys import ChatKeys, is_direct, newest_keys
+from ..common.arguments import UserOrId, member_id
 from ..mailboxes.mailbox import MailboxKeys
 from ..users.keys import UserKeys
 from .hints import EVERYTHING, INDEX, MAILBOX, POSITION, SIGNED_OUT, TYPING, ChangeHint, HintSubscription
@@ -42,7 +43,7 @@ LINGER = 5.0
 
 
 async def events(
-    user: str, *, rooms: Mapping[str, Known] | Iterable[str] = (), using: str | None = None
+    user: UserOrId, *, rooms: Mapping[str, Known] | Iterable[str] = (), using: str | None = None
 ) -> AsyncGenerator[LiveEvent, None]:
     """What changes for a user, as it happens: an async generator that doesn't end by itself.
 
@@ -68,7 +69,7 @@ async def events(
     ['One']
     """
     known = dict(rooms) if isinstance(rooms, Mapping) else {chat_id: Known() for chat_id in rooms}
-    name(user, "user")
+    user = member_id(user, "user")
     for chat_id in known:
         name(chat_id, "chat_id")
     if len(known) > MAX_ROOMS:

@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 
 from ... import conf
 from ...core.commands import batched
-from ...core.encoding import name
 from ...core.operations import Command, Script, Service, Steps, asynchronous, operation
 from ...errors import MessagingError
+from ..common.arguments import UserOrId, member_id, member_ids
 from ..users.keys import UserKeys
 
 logger = logging.getLogger(__name__)
@@ -31,12 +31,12 @@ class Presence(Service):
     """
 
     @operation
-    def online(self, users: Sequence[str]) -> Steps[set[str]]:
+    def online(self, users: Sequence[UserOrId]) -> Steps[set[str]]:
         """Those of the users who are online: they have a live stream, or had one some seconds ago; up to 45
         seconds longer if the process that had it was killed. One round trip for each 500 users."""
         found = set()
-        for page in batched(users):
-            keys = [UserKeys(self._prefix, name(user, "users")).online for user in page]
+        for page in batched(member_ids(users, "users")):
+            keys = [UserKeys(self._prefix, user).online for user in page]
             replies = yield [Command("EXISTS", key, reads=True) for key in keys]
             found |= {user for user, reply in zip(page, replies, strict=True) if reply}
         return found
@@ -44,14 +44,14 @@ class Presence(Service):
     aonline = asynchronous(online)
 
     @operation
-    def enter(self, user: str, token: str) -> Steps[bool]:
+    def enter(self, user: UserOrId, token: str) -> Steps[bool]:
         """Count a stream of a user; False if they have LIVE_MAX_STREAMS already."""
         return bool((yield self._keep(user, token, conf.current().LIVE_MAX_STREAMS)))
 
     aenter = asynchronous(enter)
 
     @operation
-    def renew(self, tokens: Mapping[str, str]) -> Steps[None]:
+    def renew(self, tokens: Mapping[str, UserOrId]) -> Steps[None]:
         """Go on counting streams; `tokens`: each with its user. One that is removed from them meanwhile has
         ended, and is not counted again."""
         for page in batched(list(tokens)):
@@ -65,22 +65,22 @@ class Presence(Service):
     arenew = asynchronous(renew)
 
     @operation
-    def leave(self, user: str, token: str) -> Steps[None]:
+    def leave(self, user: UserOrId, token: str) -> Steps[None]:
         """Don't count a stream any longer."""
         yield self._end(user, token)
 
     aleave = asynchronous(leave)
 
-    def _end(self, user: str, token: str) -> Script:
-        keys = UserKeys(self._prefix, user)
+    def _end(self, user: UserOrId, token: str) -> Script:
+        keys = UserKeys(self._prefix, member_id(user, "user"))
         return Script("live/end", [keys.streams, keys.online], (token, GRACE))
 
-    def _keep(self, user: str, token: str, limit: int) -> Script:
-        keys = UserKeys(self._prefix, user)
+    def _keep(self, user: UserOrId, token: str, limit: int) -> Script:
+        keys = UserKeys(self._prefix, member_id(user, "user"))
         return Script("live/keep", [keys.streams, keys.online, keys.choices], (token, LIFETIME, limit))
 
 
-async def renew_while_open(presence: Presence, tokens: Mapping[str, str]) -> None:
+async def renew_while_open(presence: Presence, tokens: Mapping[str, UserOrId]) -> None:
     """Renew the streams until cancelled."""
     while True:
         await asyncio.sleep(RENEWAL)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from django.db.models import Model, QuerySet
 
 from ...errors import InvalidArgument
 from ..common.arguments import integer
-
-if TYPE_CHECKING:
-    from django.db.models import Model, QuerySet
-
 
 #: maximum of a fence: what a BigIntegerField can store
 MAX_FENCE = 2**63 - 1

@@ -16,10 +16,12 @@ from ...core.operations import Command, Script, Service, Steps, asynchronous, op
 from ...errors import InvalidArgument, LimitExceeded
 from ..common.arguments import (
     MAX_ITEMS,
+    UserOrId,
     checked_id,
     count,
     flag,
     format_cursor,
+    member_id,
     parse_cursor,
     request,
     settled,
@@ -231,10 +233,10 @@ class Mailbox(Service):
     (1, 0)
     """
 
-    def __init__(self, user: str, *, using: str | None = None) -> None:
+    def __init__(self, user: UserOrId, *, using: str | None = None) -> None:
         super().__init__(using=using)
-        self.user = name(user, "user")
-        self._keys = MailboxKeys(self._prefix, user)
+        self.user = member_id(user, "user")
+        self._keys = MailboxKeys(self._prefix, self.user)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.user!r})"
@@ -244,7 +246,7 @@ class Mailbox(Service):
         self,
         payload: Any,
         *,
-        sender: str | None = None,
+        sender: UserOrId | None = None,
         group: str | None = None,
         request_id: str | None = None,
     ) -> Steps[Mail]:
@@ -263,6 +265,7 @@ class Mailbox(Service):
 
         Raises LimitExceeded (MAIL_MAX_BYTES).
         """
+        sender = None if sender is None else member_id(sender, "sender")
         reply = yield Script(
             "mailboxes/send", self._keys.sending, sending_arguments(payload, sender, group, request_id)
         )
@@ -399,9 +402,7 @@ class Mailbox(Service):
 def sending_arguments(
     payload: Any, sender: str | None, group: str | None, request_id: str | None
 ) -> tuple[str | int, ...]:
-    """The arguments of send.lua, checked."""
-    if sender is not None:
-        name(sender, "sender")
+    """The arguments of send.lua, checked. `sender` is a member id, or None."""
     if group is not None:
         name(group, "group")
     content = encode_content(payload, sender, group)

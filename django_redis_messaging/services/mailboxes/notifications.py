@@ -15,10 +15,9 @@ from django.utils.http import is_same_domain, url_has_allowed_host_and_scheme
 from ... import conf
 from ...core import encoding
 from ...core.commands import batched
-from ...core.encoding import name
 from ...core.operations import Script, Service, Steps, asynchronous, operation
 from ...errors import InvalidArgument
-from ..common.arguments import sequence
+from ..common.arguments import UserOrId, member_id, member_ids
 from ..users.privacy import find_blocking
 from .mailbox import Mail, Mailbox, MailboxKeys, sending_arguments
 
@@ -42,13 +41,13 @@ class Notification:
 
 
 def notify(
-    user: str,
+    user: UserOrId,
     text: str,
     *,
     url: str = "",
     level: Level = "info",
     group: str | None = None,
-    sender: str | None = None,
+    sender: UserOrId | None = None,
     request_id: str | None = None,
     using: str | None = None,
 ) -> Mail:
@@ -69,13 +68,13 @@ def notify(
 
 
 async def anotify(
-    user: str,
+    user: UserOrId,
     text: str,
     *,
     url: str = "",
     level: Level = "info",
     group: str | None = None,
-    sender: str | None = None,
+    sender: UserOrId | None = None,
     request_id: str | None = None,
     using: str | None = None,
 ) -> Mail:
@@ -90,14 +89,15 @@ class Mailing(Service):
     @operation
     def send(
         self,
-        users: Sequence[str],
+        users: Sequence[UserOrId],
         payload: dict[str, str],
         group: str | None,
-        sender: str | None,
+        sender: UserOrId | None,
         request_id: str | None,
     ) -> Steps[list[str]]:
+        sender = None if sender is None else member_id(sender, "sender")
         arguments = sending_arguments(payload, sender, group, request_id)
-        notified = list(dict.fromkeys(name(user, "users") for user in sequence(users, "users")))
+        notified = list(dict.fromkeys(member_ids(users, "users")))
         if sender is not None:
             blocking = yield from find_blocking(self._prefix, notified, sender)
             notified = [user for user in notified if user not in blocking]
@@ -110,13 +110,13 @@ class Mailing(Service):
 
 
 def notify_many(
-    users: Sequence[str],
+    users: Sequence[UserOrId],
     text: str,
     *,
     url: str = "",
     level: Level = "info",
     group: str | None = None,
-    sender: str | None = None,
+    sender: UserOrId | None = None,
     request_id: str | None = None,
     using: str | None = None,
 ) -> list[str]:
@@ -134,13 +134,13 @@ def notify_many(
 
 
 async def anotify_many(
-    users: Sequence[str],
+    users: Sequence[UserOrId],
     text: str,
     *,
     url: str = "",
     level: Level = "info",
     group: str | None = None,
-    sender: str | None = None,
+    sender: UserOrId | None = None,
     request_id: str | None = None,
     using: str | None = None,
 ) -> list[str]:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from ...core.commands import batched
-from ...core.encoding import name
 from ...core.operations import Command, Script, Service, Steps, asynchronous, operation
 from ..chats.digests import forget_digest
 from ..chats.joining import NO_MEMBERSHIP, grace
 from ..chats.keys import ChatKeys
-from ..common.arguments import request, window
+from ..common.arguments import UserOrId, member_id, request, window
 from ..directories.directory import forget_member
 from ..directories.recent import forget_contacts
 from ..mailboxes.mailbox import forget_mail
@@ -19,7 +18,7 @@ from .privacy import forget_blocks, forget_choices
 _PIPELINE_SIZE = 100
 
 
-def forget(user: str, *, using: str | None = None) -> None:
+def forget(user: UserOrId, *, using: str | None = None) -> None:
     """Leave all chats of a user, and delete the user's contacts, directory entries, mail and blocks.
 
     Messages that the user sent stay; chats without other members are deleted. Safe to repeat. A chat that
@@ -29,16 +28,16 @@ def forget(user: str, *, using: str | None = None) -> None:
     _UserRemoval(user, using=using).run()
 
 
-async def aforget(user: str, *, using: str | None = None) -> None:
+async def aforget(user: UserOrId, *, using: str | None = None) -> None:
     """Async version of `forget`."""
     await _UserRemoval(user, using=using).arun()
 
 
 class _UserRemoval(Service):
-    def __init__(self, user: str, *, using: str | None = None) -> None:
+    def __init__(self, user: UserOrId, *, using: str | None = None) -> None:
         super().__init__(using=using)
-        self.user = name(user, "user")
-        self._keys = UserKeys(self._prefix, user)
+        self.user = member_id(user, "user")
+        self._keys = UserKeys(self._prefix, self.user)
 
     @operation
     def run(self) -> Steps[None]:

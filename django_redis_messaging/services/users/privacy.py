@@ -7,12 +7,11 @@ from typing import NamedTuple
 
 from ... import conf
 from ...core.commands import Argument, batched
-from ...core.encoding import name
 from ...core.operations import Command, Script, Service, Steps, asynchronous, operation
 from ...errors import InvalidArgument, LimitExceeded
 from ..chats.joining import apply_block, hiding_step, read_block
 from ..chats.keys import ChatKeys
-from ..common.arguments import flag, settled
+from ..common.arguments import UserOrId, flag, member_id, settled
 from .keys import UserKeys
 
 #: the built-in, because `list` is a method below
@@ -39,16 +38,16 @@ class Blocks(Service):
     True
     """
 
-    def __init__(self, user: str, *, using: str | None = None) -> None:
+    def __init__(self, user: UserOrId, *, using: str | None = None) -> None:
         super().__init__(using=using)
-        self.user = name(user, "user")
-        self._key = UserKeys(self._prefix, user).blocks
+        self.user = member_id(user, "user")
+        self._key = UserKeys(self._prefix, self.user).blocks
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.user!r})"
 
     @operation
-    def block(self, other: str) -> Steps[bool | None]:
+    def block(self, other: UserOrId) -> Steps[bool | None]:
         """Block a person; False if they are blocked already.
 
         Takes three round trips: the list, the direct chat of the two, the list again. If it fails in
@@ -57,7 +56,8 @@ class Blocks(Service):
         None if a reply was lost and the retry found them blocked: this call may have done it.
         Raises LimitExceeded (USER_MAX_BLOCKS).
         """
-        if name(other, "other") == self.user:
+        other = member_id(other, "other")
+        if other == self.user:
             raise InvalidArgument("other must be another user: nobody can block themselves.")
         limit = conf.current().USER_MAX_BLOCKS
         reply = yield Script("users/blocks_add", [self._key], (other, limit), settles=True)
@@ -69,7 +69,7 @@ class Blocks(Service):
     ablock = asynchronous(block)
 
     @operation
-    def unblock(self, other: str) -> Steps[bool | None]:
+    def unblock(self, other: UserOrId) -> Steps[bool | None]:
         """Unblock a person; False if they are not blocked.
 
         The user sees the messages of their direct chat that are sent from now on. Takes three round trips, as
@@ -77,7 +77,8 @@ class Blocks(Service):
 
         None if a reply was lost and the retry found them not blocked: this call may have done it.
         """
-        reply = yield Command("ZREM", self._key, name(other, "other"), settles=True)
+        other = member_id(other, "other")
+        reply = yield Command("ZREM", self._key, other, settles=True)
         if other != self.user:
             yield from apply_block(self._prefix, self.user, other, is_blocked=False)
         return settled(reply)
@@ -129,9 +130,9 @@ class Choices(Service):
     """
 
     @operation
-    def get(self, user: str) -> Steps[Choice]:
+    def get(self, user: UserOrId) -> Steps[Choice]:
         """Read the choices of a user."""
-        key = self._keys(user).choices
+        key = self._keys(member_id(user, "user")).choices
         return _Stored(*(yield Command("HMGET", key, *_Stored._fields, reads=True))).choice
 
     aget = asynchronous(get)
@@ -139,7 +140,7 @@ class Choices(Service):
     @operation
     def choose(
         self,
-        user: str,
+        user: UserOrId,
         *,
         online: bool | None = None,
         receipts: bool | None = None,
@@ -152,6 +153,7 @@ class Choices(Service):
         is interrupted, the choice is stored in some chats and not in others, and `get` returns `receipts` as
         True: repeat the call.
         """
+        user = member_id(user, "user")
         keys, given = self._keys(user), {"online": online, "receipts": receipts, "digests": digests}
         changed = [(what, flag(value, what)) for what, value in given.items() if value is not None]
         arguments = [part for pair in changed for part in pair]
@@ -177,7 +179,7 @@ class Choices(Service):
             yield [hiding_step(chat, user, hides=hides) for chat in chats]
 
     def _keys(self, user: str) -> UserKeys:
-        return UserKeys(self._prefix, name(user, "user"))
+        return UserKeys(self._prefix, user)
 
 
 def forget_choices(prefix: str, user: str) -> Steps[None]:
