@@ -12,9 +12,9 @@ from django.urls import NoReverseMatch, URLPattern, path, reverse
 from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy as _
 
-from .web import identity
-
 if TYPE_CHECKING:
+    from .web.identity import Identity
+
     _ModelAdmin = admin.ModelAdmin[Any]
 else:
     _ModelAdmin = admin.ModelAdmin
@@ -71,7 +71,7 @@ class ChatsEntryAdmin(_ModelAdmin):
         return redirect(f"messaging:{self.page}")
 
     def has_module_permission(self, request: HttpRequest) -> bool:
-        return _has_pages() and identity.current().may_use(request.user)
+        return _has_pages() and _identity().may_use(request.user)
 
     def get_model_perms(self, request: HttpRequest) -> dict[str, bool]:
         return {"add": False, "change": False, "delete": False, "view": True}
@@ -87,13 +87,20 @@ class LimitsEntryAdmin(ChatsEntryAdmin):
     page = "limits"
 
     def has_module_permission(self, request: HttpRequest) -> bool:
-        return super().has_module_permission(request) and identity.current().may_operate(request.user)
+        return super().has_module_permission(request) and _identity().may_operate(request.user)
 
 
 class LocksEntryAdmin(LimitsEntryAdmin):
     """Redirects operators to the locks."""
 
     page = "locks"
+
+
+def _identity() -> Identity:
+    # not at the top: the admin imports this module in each process of a site, this one the Redis client
+    from .web import identity
+
+    return identity.current()
 
 
 def _has_pages() -> bool:

@@ -7,8 +7,10 @@ from typing import Any
 from django import template
 from django.forms.boundfield import BoundField
 from django.template import Context, TemplateSyntaxError
+from django.urls import NoReverseMatch, reverse
 from django.utils.html import format_html
 
+from ..errors import ConfigurationError
 from ..web.base import nonce
 from ..web.bell import Bell, unread_messages
 from ..web.bell import text as shown_count
@@ -31,6 +33,7 @@ def messaging_bell(context: Context, *, count: bool = True) -> dict[str, Any]:
     in_page = "drm_bell" in context
     if bell is None or not bell.shown or (in_page and bell.rendered):
         return {"bell": None}
+    _require_urls()
     bell.rendered = True
     return {
         "bell": bell,
@@ -41,6 +44,17 @@ def messaging_bell(context: Context, *, count: bool = True) -> dict[str, Any]:
         "has_keys": "drm_layout" in context,
         "csp_nonce": nonce(context),
     }
+
+
+def _require_urls() -> None:
+    """Raise an error that says what to do if the site doesn't include the pages, unlike that of {% url %}."""
+    try:
+        reverse("messaging:notifications")
+    except NoReverseMatch as error:
+        raise ConfigurationError(
+            "{% messaging_bell %} links to a page of this app, which is not among the URLs of the site: add "
+            'path("messages/", include("django_redis_messaging.urls")).'
+        ) from error
 
 
 @register.inclusion_tag("django_redis_messaging/_contact_field.html", takes_context=True)

@@ -1,4 +1,4 @@
-"""What all views share: who may use them, answers to requests that fail, the layout, and parameters."""
+"""What all views share: who may use them, answers to requests that fail, and parameters."""
 
 from __future__ import annotations
 
@@ -12,14 +12,12 @@ from contextlib import contextmanager
 from typing import Any
 from urllib.parse import unquote
 
-from django.apps import apps
 from django.contrib.auth.decorators import login_not_required
 from django.contrib.auth.views import redirect_to_login
 from django.http import HttpRequest, HttpResponse, HttpResponseBase, JsonResponse, QueryDict
 from django.shortcuts import redirect
 from django.template import Context
-from django.template.response import TemplateResponse
-from django.urls import NoReverseMatch, reverse
+from django.urls import reverse
 from django.utils.cache import add_never_cache_headers, get_conditional_response, patch_vary_headers
 from django.utils.decorators import method_decorator
 from django.utils.functional import Promise, cached_property
@@ -38,6 +36,7 @@ from ..services.rates.user_rates import COUNTED_BY_PAGES, UserRate
 from . import identity as identities
 from . import problems
 from .identity import Identity
+from .layout import page_in_layout
 from .people import People
 from .problems import Answer, Problem
 from .rendering import Reader
@@ -50,9 +49,6 @@ MAX_ID_DIGITS = 15
 MAX_SHOWN_AGAIN = 128 * 1024
 #: characters of a search for people
 MAX_SEARCH_LENGTH = 200
-#: the templates of layouts, which base.html extends
-ADMIN_TEMPLATE = "admin/base_site.html"
-STANDALONE_TEMPLATE = "django_redis_messaging/alone.html"
 
 
 # The views check access themselves: LoginRequiredMiddleware would answer JSON requests with a redirect.
@@ -155,8 +151,16 @@ class MessagingView(View):
     def problem_page(self, problem: Answer, **context: Any) -> HttpResponse:
         """The page that shows the problem."""
         name = "django_redis_messaging/problem.html"
-        everything = {**layout_context(self.request), "problem": problem, **context}
-        return TemplateResponse(self.request, name, everything, status=problem.status)
+        return self.in_layout(name, {"problem": problem, **context}, status=problem.status)
+
+    def in_layout(self, template_name: str, context: dict[str, Any], *, status: int = 200) -> HttpResponse:
+        """The template with `context`, inside the layout."""
+        return page_in_layout(self.request, self.layout, template_name, context, status=status)
+
+    @property
+    def layout(self) -> str:
+        """The layout of the pages of this view, as in the settings."""
+        return conf.current().LAYOUT
 
     def next_url(self) -> str:
         """The page to show after signing in: only a GET can be repeated."""
@@ -193,61 +197,15 @@ class MessagingPage(MessagingView):
     tab = "chats"
 
     def page(self, context: dict[str, Any], *, status: int = 200) -> HttpResponse:
-        """The template with `context`, inside the layout."""
+        """The template of the view with `context`, inside the layout."""
         everything = {
-            **layout_context(self.request),
             "drm_tab": self.tab,
             "drm_me": self.me,
             "drm_name": self.active_identity.label(self.request.user),
             "drm_sign_in": redirect_to_login(self.next_url()).url,
             **context,
         }
-        return TemplateResponse(self.request, self.template_name, everything, status=status)
-
-
-def layout_context(request: HttpRequest) -> dict[str, Any]:
-    """The context of base.html: `drm_layout`, the template it extends, and what that template needs."""
-    # A custom user model may have no is_staff.
-    is_staff = getattr(request.user, "is_staff", False) and request.user.is_active
-    context = {"drm_sign_out": _sign_out_url(is_staff=is_staff)}
-    if not has_admin():
-        return {**context, "drm_layout": STANDALONE_TEMPLATE, "drm_alone": True}
-    from django.contrib.admin import site
-
-    if is_staff:
-        return {**context, **site.each_context(request), "drm_layout": ADMIN_TEMPLATE, "drm_staff": True}
-    return {
-        **context,
-        "drm_layout": ADMIN_TEMPLATE,
-        "site_title": site.site_title,
-        "site_header": site.site_header,
-        "has_permission": False,
-        "is_nav_sidebar_enabled": False,
-        "is_popup": False,
-        "available_apps": [],
-    }
-
-
-def has_admin() -> bool:
-    """Whether the admin is installed and its URLs are included."""
-    if not apps.is_installed("django.contrib.admin"):
-        return False
-    try:
-        reverse("admin:index")
-    except NoReverseMatch:
-        return False
-    return True
-
-
-def _sign_out_url(*, is_staff: bool) -> str:
-    """The site's own URL to sign out, as Django or django-allauth names it, else the admin's, which signs out
-    only staff; empty if there is none."""
-    for name in ("logout", "account_logout", *(["admin:logout"] if is_staff else [])):
-        try:
-            return reverse(name)
-        except NoReverseMatch:
-            pass
-    return ""
+        return self.in_layout(self.template_name, everything, status=status)
 
 
 def nonce(context: Context) -> str:

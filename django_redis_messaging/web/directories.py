@@ -15,10 +15,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from django.conf import settings
 from django.core.exceptions import ValidationError
 from django.db import transaction
-from django.db.models.signals import post_delete, post_save
 
 from .. import conf
 from ..errors import InvalidArgument, LimitExceeded, MessagingError
@@ -32,14 +30,8 @@ logger = logging.getLogger(__name__)
 MAX_READS = 10
 
 
-def connect() -> None:
-    """Connect the receivers. They do nothing unless FOLLOW_USERS is set."""
-    model, uid = settings.AUTH_USER_MODEL, "django_redis_messaging.following"
-    post_save.connect(_user_saved, sender=model, dispatch_uid=uid)
-    post_delete.connect(_user_deleted, sender=model, dispatch_uid=uid)
-
-
-def _user_saved(instance: Any, using: str, raw: bool, update_fields: frozenset[str] | None, **_: Any) -> None:
+def user_saved(instance: Any, using: str, raw: bool, update_fields: frozenset[str] | None, **_: Any) -> None:
+    """Update the directories of a user, if FOLLOW_USERS is set. A receiver: apps.py connects it."""
     if raw or update_fields == frozenset({"last_login"}):  # a fixture, or a sign-in
         return
     if conf.current().FOLLOW_USERS:
@@ -47,9 +39,10 @@ def _user_saved(instance: Any, using: str, raw: bool, update_fields: frozenset[s
         _after_commit(lambda: update_user(pk, member), pk, using)
 
 
-def _user_deleted(instance: Any, using: str, **_: Any) -> None:
+def user_deleted(instance: Any, using: str, **_: Any) -> None:
+    """Delete the data of a user, if FOLLOW_USERS is set. Another receiver."""
     if conf.current().FOLLOW_USERS:
-        # not at the top: it loads all services, which most processes don't need
+        # not at the top: it loads all services, which a process that saves users doesn't need
         from ..services.users.forgetting import forget
 
         pk, member = instance.pk, current().member_id(instance)

@@ -283,9 +283,10 @@ def _is_member_id(value: str) -> bool:
 
 
 def must_fill_directory(identity: Identity, user: Any) -> bool:
-    """Whether the page tells the user how to fill the directories: to staff, if all of theirs are empty."""
-    is_staff = getattr(user, "is_staff", False)  # a custom user model may not have it
-    return is_staff and not any(Directory(guild).size() for guild in identity.directories(user))
+    """Whether the page tells the user how to fill the directories: to staff and operators, if all of theirs
+    are empty."""
+    is_told = getattr(user, "is_staff", False) or identity.may_operate(user)  # a model may have no is_staff
+    return is_told and not any(Directory(guild).size() for guild in identity.directories(user))
 
 
 def recent_contacts(identity: Identity, user: Any, people: People) -> list[Person]:

@@ -10,13 +10,15 @@ from typing import TYPE_CHECKING, Any, cast
 
 from asgiref.sync import SyncToAsync, sync_to_async
 from django.contrib import auth
-from django.contrib.auth.signals import user_logged_out
 from django.db import close_old_connections, connections
 from django.http import HttpRequest
 from django.utils.functional import SimpleLazyObject
 
 from .. import conf
+from ..core import clients, encoding
+from ..core.outcome import deadline
 from ..errors import MessagingError
+from ..services.live.hints import signing_out
 from .identity import Identity, current
 
 if TYPE_CHECKING:
@@ -91,19 +93,10 @@ def _close_connections() -> None:
             connection.close()
 
 
-def connect() -> None:
-    """Connect the receiver."""
-    user_logged_out.connect(_signed_out, dispatch_uid="django_redis_messaging.live")
-
-
-def _signed_out(user: Any, **_: Any) -> None:
+def user_signed_out(user: Any, **_: Any) -> None:
+    """End the streams of a user. A receiver: apps.py connects it."""
     if user is None or not conf.current().LIVE:
         return
-    # not at the top: they load all services, which most processes don't need
-    from ..core import clients, encoding
-    from ..core.outcome import deadline
-    from ..services.live.hints import signing_out
-
     member = current().member_id(user)
     try:
         with deadline(SIGN_OUT_TIMEOUT):

@@ -203,7 +203,7 @@ class TestRoles:
                 # Back to a page; a change can't be repeated, so to the list of chats.
                 target = address(name, room.chat.id) if method == "get" else reverse("messaging:chats")
                 assert answer.status_code == 302
-                assert answer["Location"].partition("%3F")[0] == f"/admin/login/?next={target}"
+                assert answer["Location"].partition("%3F")[0] == f"/sign-in/?next={target}"
             elif expected == 200 and method == "post":
                 assert answer.status_code == 302, role
                 assert answer["Location"].startswith("/messages/")

@@ -1,22 +1,26 @@
 """The pages in windows of all sizes, in colours and layouts of sites, and on phones, in a real browser.
 
-Templates and excerpts of style sheets of sites are in layouts/.
+The layouts of sites are those of docs/web.md, their style sheets are in layouts/.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from django.http import StreamingHttpResponse
+from django.http.response import HttpResponseBase
+from django.template.response import TemplateResponse
 from django.urls import reverse
 from playwright.sync_api import Frame, Page, expect
 from pytest_django import Settings
 
-from django_redis_messaging import Chat
-from django_redis_messaging.web.views.chats import CHATS_PER_PAGE
+from django_redis_messaging import Chat, RateLimit
+from django_redis_messaging.web.views.chats import CHATS_PER_PAGE, RoomView
 
 from ..support import content_policies
 from ..support.browser import (
@@ -41,6 +45,7 @@ from ..support.browser import (
 )
 from ..support.page_states import KEEP, build_world
 from ..support.people import Member
+from ..support.site_layouts import examples, use_layout
 from .conftest import Alone, Members, Person
 
 WEB_DOCS = Path(__file__).parents[2] / "docs" / "web.md"
@@ -60,6 +65,12 @@ SMALL_TARGETS = """() => [...document.querySelectorAll(".drm :is(a, button, summ
     const { width, height } = one.getBoundingClientRect();
     return width < 44 || height < (one.outerHTML.slice(0, 120).includes("drm-button") ? 43 : 44);
   }).map(one => one.outerHTML.slice(0, 120))"""
+#: counts only how far the pages have shifted, not the site: where it centres what is as wide as its content
+OWN_SHIFTS = SHIFTS.replace(
+    "const { value } of list.getEntries()",
+    "const { value } of list.getEntries()"
+    ".filter(one => one.sources.some(({ node }) => node?.parentElement?.closest('.drm')))",
+)
 #: changes the style of the page
 STYLE = """text => {
   const sheet = new CSSStyleSheet();
@@ -68,6 +79,8 @@ STYLE = """text => {
 }"""
 #: ms, once it is known
 PAINT = "performance.getEntriesByName('first-contentful-paint')[0]?.startTime"
+#: seconds between the parts of a page that arrives slowly
+PART_INTERVAL = 0.05
 MAX_HTML = 40_000
 MAX_REQUESTS = 7
 
@@ -244,26 +257,49 @@ class TestLayoutsOfSites:
         return shown?.closest(".drm-scroll, .drm-jumps") && frame + bottom <= top.innerHeight;
       }).map(item => Number(item.dataset.id));
     })()"""
-    #: properties of what is visible
-    LOOK = """() => {
+    #: the style sheets of the pages, but that of the bell
+    OUR_SHEETS = "link:is([href*='messaging.css'], [href*='operating.css'])"
+    #: switches style sheets off or on
+    SWITCH = "(links, isOff) => { for (const link of links) link.disabled = isOff; }"
+    #: the elements of the pages, and those of the site around them
+    OURS = ".drm *:not(svg *, script, link)"
+    THEIRS = (
+        ":is(body > header, body > nav, body > footer, body > :is(header, nav) *):not(.drm-bell, .drm-bell *)"
+    )
+    #: properties of elements, and what is before and after them
+    LOOK = """selector => {
       const names = "display position float box-sizing width height margin padding border-width border-style "
         + "border-radius color background-color box-shadow font-size font-weight font-style font-family "
         + "line-height letter-spacing text-align text-transform text-decoration-line list-style-type";
-      window.elements ??= [...document.querySelectorAll(".drm *:not(svg *, script, link)")];
-      return window.elements.map(item => {
+      window.elements ??= {};
+      window.elements[selector] ??= [...document.querySelectorAll(selector)];
+      return window.elements[selector].map(item => {
         const style = getComputedStyle(item);
         const look = Object.fromEntries(names.split(" ").map(name => [name, style.getPropertyValue(name)]));
+        for (const part of ["::before", "::after"]) look[part] = getComputedStyle(item, part).content;
         return [`${item.localName} ${item.id} ${item.className}`, look];
       });
+    }"""
+    #: what depends on the site: the size of the pages, and the colours that Bootstrap sets
+    FIXED = """.drm {
+      width: 700px !important; --drm-pane: 700px !important; --drm-paper: #fff; --drm-ink: #303030;
     }"""
     BELL = """bell => [
       bell.offsetWidth, bell.offsetHeight, getComputedStyle(bell.querySelector(".drm-bell-count")).position,
     ]"""
 
-    def use(self, settings: Settings, layout: str) -> None:
-        (templates,) = settings.TEMPLATES
-        settings.TEMPLATES = [{**templates, "DIRS": [LAYOUTS / layout]}]
-        settings.STATICFILES_DIRS = [LAYOUTS / "static"]
+    def changed_by(self, page: Page, sheets: str, selector: str) -> dict[str, Any]:
+        """What these style sheets change of the elements."""
+        looks: list[Any] = page.evaluate(self.LOOK, selector)
+        page.locator(sheets).evaluate_all(self.SWITCH, True)
+        changed: dict[str, Any] = {}
+        for (item, before), (_, after) in zip(looks, page.evaluate(self.LOOK, selector), strict=True):
+            if after["display"]:  # else the list was renewed meanwhile
+                different = {key for key in before if before[key] != after[key]}
+                if different:
+                    changed[item] = {key: (before[key], after[key]) for key in different}
+        page.locator(sheets).evaluate_all(self.SWITCH, False)
+        return changed
 
     def put_into_a_frame(self, page: Page, settings: Settings, url: str) -> Frame:
         """The page in a frame that is taller than the window."""
@@ -279,18 +315,21 @@ class TestLayoutsOfSites:
         page.mouse.click(400, 200)  # only a frame with the focus is read
         return frame
 
-    @pytest.mark.parametrize("layout", ["bare", "bootstrap", "tailwind", "grid", "admin", "frame"])
+    @pytest.mark.parametrize("layout", ["bare", "bootstrap", "tailwind", "plain", "admin", "frame"])
     def test_a_room(
-        self, visit: Visit, member: Members, bob: Member, settings: Settings, layout: str
+        self, visit: Visit, member: Members, bob: Member, settings: Settings, tmp_path: Path, layout: str
     ) -> None:
-        self.use(settings, layout)
+        if layout in examples():
+            use_layout(settings, layout, tmp_path)
+        elif layout == "bare":
+            settings.TEMPLATES = [{**settings.TEMPLATES[0], "DIRS": [LAYOUTS / layout]}]
         ann = member("ann", is_staff=layout == "admin")
         chat = filled(bob, ann, 120)
         if layout == "frame":
             page = visit(ann, "contacts", **DESKTOP)
             frame = self.put_into_a_frame(page, settings, reverse("messaging:room", args=[chat.id]))
         else:
-            page = visit(ann, "room", chat.id, script=SHIFTS, **DESKTOP)
+            page = visit(ann, "room", chat.id, script=OWN_SHIFTS, **DESKTOP)
             frame = page.main_frame
         frame.evaluate(MODULES)
         # Nothing is read that was not in the window.
@@ -315,31 +354,62 @@ class TestLayoutsOfSites:
             page.evaluate(PAINTED)
             expect(page.locator("#drm-composer")).to_be_in_viewport(ratio=1)
 
-    @pytest.mark.parametrize("layout", ["bootstrap", "tailwind", "grid"])
+    def test_a_room_that_arrives_in_parts_does_not_shift(
+        self, visit: Visit, ann: Member, bob: Member, settings: Settings, tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:  # fmt: skip
+        """Although the header of the site is shown before the style sheet of the pages is known."""
+        use_layout(settings, "plain", tmp_path)
+        dispatch = RoomView.dispatch
+
+        def in_parts(view: RoomView, *args: Any, **kwargs: Any) -> HttpResponseBase:
+            response = dispatch(view, *args, **kwargs)
+            if not isinstance(response, TemplateResponse):
+                return response
+            text = response.render().content
+            size = len(text) // 10
+            parts = (text[start : start + size] for start in range(0, len(text), size))
+            return StreamingHttpResponse(part for part in parts if not time.sleep(PART_INTERVAL))  # type: ignore[func-returns-value]
+
+        monkeypatch.setattr(RoomView, "dispatch", in_parts)
+        page = visit(ann, "room", filled(bob, ann, 120).id, script=OWN_SHIFTS, **DESKTOP)
+        assert page.evaluate("window.shifted") <= 0.05
+
+    @pytest.mark.parametrize("layout", list(examples()))
     def test_the_style_sheet_of_a_site_changes_no_page(
-        self, visit: Visit, ann: Member, bob: Member, settings: Settings, layout: str
+        self, visit: Visit, member: Members, bob: Member, settings: Settings, tmp_path: Path, layout: str
     ) -> None:
         """And ours changes nothing of the site."""
-        self.use(settings, layout)
+        use_layout(settings, layout, tmp_path)
+        ann = member("ann", is_superuser=True)
+        limit = RateLimit("login", "5/m")  # shown as long as it is kept
+        limit.take("203.0.113.7", 5)
         chat = filled(bob, ann, 3)
         chat.send(ann, "Look: `code`\n```\nmore\n```\nhttps://example.org", reply_to=2)
         page = visit(ann, "room", chat.id, fast=False, **DESKTOP)
-        for name, *args in (("room", chat.id), ("notifications",), ("details", chat.id), ("new",)):
+        pages = {"room": [chat.id], "notifications": [], "details": [chat.id], "new": [], "limits": []}
+        for name, args in pages.items():
             if name != "room":
                 open_page(page, name, *args)
             # One bell, that of the header: 36 px, with its count beside it.
             expect(page.locator(".drm-bell")).to_have_count(1)
             assert page.locator(".drm-bell").evaluate(self.BELL) == [36, 36, "absolute"]
-            page.evaluate(STYLE, ".drm { width: 700px !important; --drm-pane: 700px !important }")
-            looks: list[Any] = page.evaluate(self.LOOK)
-            page.locator("link.site").evaluate("link => { link.disabled = true }")
-            changed: dict[str, Any] = {}
-            for (item, before), (_, after) in zip(looks, page.evaluate(self.LOOK), strict=True):
-                if after["display"]:  # else the list was renewed meanwhile
-                    different = {key for key in before if before[key] != after[key]}
-                    if different:
-                        changed[item] = {key: (before[key], after[key]) for key in different}
-            assert changed == {}
+            heading = page.locator(".drm h1").locator("visible=true")
+            assert heading.evaluate("item => getComputedStyle(item).fontSize") == "18px"
+            assert self.changed_by(page, self.OUR_SHEETS, self.THEIRS) == {}, name
+            page.evaluate(STYLE, self.FIXED)
+            assert self.changed_by(page, "head > link[href*='/css/']", self.OURS) == {}, name
+
+    def test_a_dark_site(
+        self, visit: Visit, ann: Member, bob: Member, settings: Settings, tmp_path: Path
+    ) -> None:
+        """Its colours are those of the pages, too."""
+        use_layout(settings, "bootstrap", tmp_path)
+        page = visit(ann, "room", filled(bob, ann, 3).id)
+        page.evaluate("document.documentElement.dataset.bsTheme = 'dark'")
+        paper = page.locator("#drm").evaluate("one => getComputedStyle(one).backgroundColor")
+        assert paper == "rgb(33, 37, 41)"
+        assert violations_now(page) == []
 
 
 def test_what_the_first_page_costs(

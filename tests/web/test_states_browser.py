@@ -16,6 +16,7 @@ from django_redis_messaging import Chat
 from ..support.browser import (
     DESKTOP,
     IDS,
+    PHONE,
     Visit,
     choose,
     fits_in_width,
@@ -26,16 +27,20 @@ from ..support.browser import (
 )
 from ..support.page_states import STATES, build_world
 from ..support.people import Member
+from ..support.site_layouts import examples, use_layout
 from .conftest import Alone, Person
 
-#: width and height of the window: px
-SIZES = [(360, 740), (768, 1024), (1440, 900)]
-#: the states of the gate in each frame: who sees the pages, and whether the site has an admin. In the large
-#: form, each state runs in each frame.
+#: width and height of the window: px; the third one is that of the small pictures in the README
+SIZES = [(360, 740), (768, 1024), (800, 440), (1440, 900)]
+#: the states of the gate in each frame: who sees the pages, and whether the site has an admin or a layout of
+#: its own. In the large form, each state runs in each frame.
 QUICK = {
     "own": "room_menu room_completing new_refused limits locks release",
     "admin": "chats contacts new message search details person room_settings room_deleting room_refused",
     "staff": "",
+    "bootstrap": "room notifications new",
+    "tailwind": "chats contacts limits",
+    "plain": "room_menu new locks",
 }
 
 
@@ -49,9 +54,13 @@ def states() -> Iterator[object]:
 
 
 @pytest.mark.parametrize(("frame", "names"), list(states()))
-def test_states(visit: Visit, person: Person, settings: Settings, frame: str, names: list[str]) -> None:
-    if frame == "own":
+def test_states(
+    visit: Visit, person: Person, settings: Settings, tmp_path: Path, frame: str, names: list[str]
+) -> None:
+    if frame not in ("admin", "staff"):
         settings.ROOT_URLCONF, settings.LOGIN_URL = Alone, "/login/"
+    if frame in examples():
+        use_layout(settings, frame, tmp_path)
     world = build_world(person, staff=frame == "staff")
     page = visit(world.alice, **DESKTOP)
     for name in names:
@@ -62,6 +71,9 @@ def test_states(visit: Visit, person: Person, settings: Settings, frame: str, na
         assert violations(page) == [], name
         if directory := os.environ.get("SCREENSHOTS"):
             take_screenshots(page, Path(directory), f"{name}-{frame}")
+        page.set_viewport_size(PHONE["viewport"])
+        assert fits_in_width(page), name
+        page.set_viewport_size(DESKTOP["viewport"])
 
 
 def take_screenshots(page: Page, directory: Path, name: str) -> None:

@@ -22,3 +22,4 @@ input.addEventListener("input", () => {
   clearTimeout(timer);
   timer = setTimeout(search, TYPING_DELAY);
 });
+if (input.value !== input.defaultValue) search(); // typed before this script was there

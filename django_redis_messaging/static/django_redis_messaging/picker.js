@@ -34,6 +34,7 @@ class People {
       if (key === "Escape") nobody.hidden = true;
       else if (key === "Backspace" && !input.value) chips.lastElementChild?.querySelector("button").click();
     });
+    if (document.activeElement === input && input.value.trim()) this.listbox.findSoon(); // typed before this script was there
   }
 
   // The name of the field is that of its search field, without what marks the typed text.

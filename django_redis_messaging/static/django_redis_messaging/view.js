@@ -1,7 +1,7 @@
 // The log of a room, with days, the divider above new messages, and quiet entries (who joined, left, renamed the chat).
 
 const common = await import(document.getElementById("drm-common").href);
-const { Roving, clock, create, dayName, dayOf, element, fullTime, tellApart } = common;
+const { Roving, byId, clock, create, dayName, dayOf, element, fullTime, tellApart } = common;
 
 const GROUPING_INTERVAL = 300_000; // ms, as in rendering.py
 const LINE = 40; // px, by which an arrow key scrolls
@@ -108,6 +108,7 @@ export class LogView {
   }
 
   insert(messages, place) {
+    byId("no-messages")?.remove();
     const items = messages.map((message) => message.element);
     const next = place === "start" ? this.list.querySelector(".drm-message") : null;
     this.list[place === "start" ? "prepend" : "append"](...items);

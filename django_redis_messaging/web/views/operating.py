@@ -36,6 +36,7 @@ from ...services.rates.rate_limit import declared_limits
 from ...services.rates.user_rates import RATES
 from .. import problems
 from ..base import MessagingPage
+from ..layout import ADMIN, AUTO, STANDALONE, has_admin, is_staff
 from ..limit_rules import declared_services
 from ..problems import Answer, Problem
 
@@ -169,6 +170,12 @@ class OperatingPage(MessagingPage):
         super().check_access(request)
         if not self.active_identity.may_operate(request.user):
             raise Problem(problems.NOT_PERMITTED)
+
+    @property
+    def layout(self) -> str:
+        """That of the admin, whose index leads here, for its users; else that of the other pages."""
+        is_of_site = super().layout not in (ADMIN, AUTO, STANDALONE)
+        return ADMIN if is_of_site and has_admin() and is_staff(self.request.user) else super().layout
 
     def read(self, *tables: Callable[[], Table]) -> list[Table]:
         """The tables, for each of which as much time is left to search: half of WEB_DEADLINE together."""

@@ -7,7 +7,6 @@ import uuid
 from typing import Any
 
 from django.http import HttpRequest, HttpResponse, JsonResponse, QueryDict
-from django.template.response import TemplateResponse
 from django.utils.decorators import method_decorator
 from django.utils.translation import gettext_lazy as _
 from django.views.decorators.csrf import csrf_exempt
@@ -18,7 +17,7 @@ from ...services.chats.keys import direct_id, is_direct
 from ...services.directories.recent import RecentContacts
 from ...services.users.privacy import Blocks, Choices
 from .. import problems
-from ..base import MessagingPage, MessagingView, get_number, get_search, layout_context, shown_again
+from ..base import MessagingPage, MessagingView, get_number, get_search, shown_again
 from ..digest_mailing import member_of_token
 from ..identity import Identity
 from ..people import (
@@ -344,6 +343,4 @@ class UnsubscribeView(MessagingView):
         return self.show(status=problem.status, problem=problem, **context)
 
     def show(self, *, status: int = 200, **context: Any) -> HttpResponse:
-        name = "django_redis_messaging/unsubscribe.html"
-        everything = {**layout_context(self.request), **context}
-        return TemplateResponse(self.request, name, everything, status=status)
+        return self.in_layout("django_redis_messaging/unsubscribe.html", context, status=status)
