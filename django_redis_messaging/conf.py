@@ -33,7 +33,7 @@ class Settings:
     PREFIX: str | Callable[[], str] = "messaging"
     #: how long an operation is retried before Unavailable or OutcomeUnknown is raised
     COMMAND_DEADLINE: float = 10.0
-    #: how long the operations of one page may take together
+    #: how long the operations of one page may take together; with DeadlineMiddleware, those of any request
     WEB_DEADLINE: float = 2.0
     #: minimum time for which a request id is remembered
     REQUEST_WINDOW: int = 120
@@ -134,6 +134,9 @@ class Settings:
 
     #: dotted path of the class that maps users to chat members: see web/identity.py
     IDENTITY: str = "django_redis_messaging.web.identity.Identity"
+    #: layout of pages: "admin", "standalone", "auto" (the admin's if it is installed, else standalone), or
+    #: the name of a template of the site with a block "content"
+    LAYOUT: str = "auto"
     #: whether saving a user updates the directories, and deleting one calls forget()
     FOLLOW_USERS: bool = False
     #: maximum number of messages that a user sends in a minute, like the other rates through the pages

@@ -1,7 +1,14 @@
-"""Rate limits by path, before any view, and the checks of all rate limits of requests.
+"""A deadline for the operations of each request; rate limits by path, before any view, and the checks of all
+rate limits of requests.
 
-MIDDLEWARE = [… "django_redis_messaging.middleware.RateLimitMiddleware"]
-REDIS_MESSAGING = {"RATE_LIMITS": [{"rate": "100/m", "key": "ip", "path": "/api/", "methods": ["POST"]}]}
+MIDDLEWARE = [
+    "django_redis_messaging.middleware.DeadlineMiddleware", …
+    "django_redis_messaging.middleware.RateLimitMiddleware",
+]
+REDIS_MESSAGING = {
+    "WEB_DEADLINE": 2.0,
+    "RATE_LIMITS": [{"rate": "100/m", "key": "ip", "path": "/api/", "methods": ["POST"]}],
+}
 """
 
 from __future__ import annotations
@@ -17,6 +24,7 @@ from django.template.response import SimpleTemplateResponse
 from django.urls import get_resolver
 
 from . import conf
+from .core.outcome import deadline
 from .core.testruns import is_kind_of
 from .errors import ConfigurationError, MessagingError
 from .web.limit_rules import Rule, read_rules
@@ -27,6 +35,33 @@ OURS = "django_redis_messaging.middleware.RateLimitMiddleware"
 AUTHENTICATION = "django.contrib.auth.middleware.AuthenticationMiddleware"
 #: settings of Django that only sites behind a proxy have
 PROXY_SETTINGS = ("SECURE_PROXY_SSL_HEADER", "USE_X_FORWARDED_HOST", "USE_X_FORWARDED_PORT")
+
+
+class DeadlineMiddleware:
+    """Gives all operations of a request WEB_DEADLINE seconds together, from here until its response begins:
+    the content of a streaming response has no limit. Sync or async like what is behind it.
+
+    See `deadline`, which can shorten it in a view. Put it first.
+    """
+
+    sync_capable = True
+    async_capable = True
+
+    def __init__(self, get_response: Callable[[HttpRequest], Any]) -> None:
+        self._get_response = get_response
+        self._is_async = iscoroutinefunction(get_response)
+        if self._is_async:
+            markcoroutinefunction(self)
+
+    def __call__(self, request: HttpRequest) -> Any:
+        if self._is_async:
+            return self._acall(request)
+        with deadline(conf.current().WEB_DEADLINE):
+            return self._get_response(request)
+
+    async def _acall(self, request: HttpRequest) -> Any:
+        with deadline(conf.current().WEB_DEADLINE):
+            return await self._get_response(request)
 
 
 class RateLimitMiddleware:

@@ -5,6 +5,7 @@ Only `check --deploy` runs them, because they query the servers.
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -33,6 +34,19 @@ from .settings import check_handlers, usable_alias
 
 #: the oldest versions with all commands that the scripts use
 MIN_VERSIONS = {"redis": (6, 2), "valkey": (7, 2)}
+#: by line of releases, the first patch release with the fixes of VULNERABILITIES that concern it. No such
+#: release is known of the other lines before the last one; later lines have the fixes from the beginning
+FIXED = {
+    "redis": {(6, 2): 20, (7, 2): 14, (7, 4): 9, (8, 2): 6, (8, 4): 3, (8, 6): 3},
+    "valkey": {(7, 2): 13, (8, 0): 8, (8, 1): 7, (9, 0): 4},
+}
+#: memory errors by which clients that may run scripts or blocking commands could execute code on the server
+VULNERABILITIES = "CVE-2025-49844, CVE-2026-23479, CVE-2026-23631"
+#: a script, and the same by its SHA-1, as this app calls its scripts
+PROBES: tuple[Words, ...] = (
+    ("EVAL", "return 1", "0"),
+    ("EVALSHA", "e0e1f9fabfc9d4800c877a703b823ac0578ff8db", "0"),
+)
 #: minimum number of Sentinels: two of them can't agree if one is lost
 MIN_SENTINELS = 3
 #: minimum number of Sentinels that must agree that a primary is down
@@ -51,6 +65,8 @@ class Server(NamedTuple):
     info: ServerInfo
     #: empty: it has no such setting; None: the user may not read it
     settings: dict[str, str | None]
+    #: the error reply to a script; empty if scripts can be run
+    refusal: str = ""
 
     @property
     def version(self) -> str:
@@ -75,14 +91,14 @@ class Watch(NamedTuple):
 
 
 def check_server(**_: object) -> list[CheckMessage]:
-    """Check the server's version, eviction policy, persistence and lazy expiry."""
+    """Check the server's version, scripts, eviction policy, persistence and lazy expiry."""
     alias = usable_alias()
     if alias is None:
         return []
     try:
         return [message for server in read_servers(alias) for message in _check_one(server)]
     except Unavailable as error:
-        return [_unreachable(alias, error, "Start it, or correct LOCATION; then repeat the check.")]
+        return [_unreachable(alias, error, "Then repeat the check.")]
     except MessagingError as error:
         hint = "Check the entry, its user and password, and the ACL: this check needs INFO."
         return [_unreachable(alias, error, hint)]
@@ -95,7 +111,14 @@ def _unreachable(alias: str, error: MessagingError, hint: str) -> CheckMessage:
 
 
 def _check_one(server: Server) -> list[CheckMessage]:
-    found = (_check_version(server), _check_eviction(server), _check_disk(server), _check_lazy_expiry(server))
+    found = (
+        _check_version(server),
+        _check_fixes(server),
+        _check_scripts(server),
+        _check_eviction(server),
+        _check_disk(server),
+        _check_lazy_expiry(server),
+    )
     return [message for message in found if message is not None]
 
 
@@ -110,6 +133,45 @@ def _check_version(server: Server) -> CheckMessage | None:
         f"{server.name} is {kind.title()} {version}, which lacks commands that this app uses.",
         hint="Update the server to Redis 6.2 or Valkey 7.2, or newer.",
         id="messaging.E007",
+    )
+
+
+def _check_fixes(server: Server) -> CheckMessage | None:
+    kind, _, version = server.version.partition(" ")
+    numbers = re.match(r"(\d+)\.(\d+)\.(\d+)", version)
+    if numbers is None:
+        return None
+    major, minor, patch = map(int, numbers.groups())
+    fixed, line = FIXED[kind], (major, minor)
+    if line > max(fixed) or patch >= fixed.get(line, math.inf):
+        return None
+    nearest = min(one for one in fixed if one >= line)
+    release = ".".join(map(str, (*nearest, fixed[nearest])))
+    return Warning(
+        f"{server.name} is {kind.title()} {version}, which by its version lacks fixes of vulnerabilities "
+        f"({VULNERABILITIES}): whoever may run commands could execute code on the server.",
+        hint=f"Use {kind.title()} {release}, or a newer release. If your distribution or service has fixed "
+        "this version without changing its number, silence this check.",
+        id="messaging.W032",
+    )
+
+
+def _check_scripts(server: Server) -> CheckMessage | None:
+    if not server.refusal:
+        return None
+    if "no permissions" in server.refusal:
+        hint = "Add +eval +evalsha to its ACL; docs/security.md has the whole line."
+    elif "scripting engine" in server.refusal:
+        hint = (
+            "Start a Valkey with its Lua module, which is part of a build unless it was left out or unloaded."
+        )
+    else:
+        hint = "Use a server or service that allows EVAL and EVALSHA."
+    return Error(
+        f"{server.name} refuses Lua scripts ({server.refusal}): nearly every operation of this app is one, "
+        "and fails.",
+        hint=hint,
+        id="messaging.E014",
     )
 
 
@@ -145,7 +207,8 @@ def _check_disk(server: Server) -> CheckMessage | None:
         return None
     return Warning(
         f"The Redis of {server.name} doesn't persist data on disk: a restart deletes all chats.",
-        hint="Set its appendonly to yes.",
+        hint="First call redis-cli config set appendonly yes, then write appendonly yes into its redis.conf, "
+        "for the next start.",
         id="messaging.W007",
     )
 
@@ -322,23 +385,39 @@ def read_servers(alias: str) -> list[Server]:
     name, info = f"CACHES[{alias!r}]", parse_info(clients.execute(alias, Command("INFO", reads=True)))
     found = endpoint(alias)
     if not isinstance(found.router, Cluster):
-        return [Server(name, info, {setting: _read_setting(alias, setting) for setting in SETTINGS})]
+        settings = {setting: _read_setting(alias, setting) for setting in SETTINGS}
+        return [Server(name, info, settings, _refusal(alias))]
     try:
         with closing(Primaries(found)) as primaries:
             return [_read_primary(name, found, primary) for primary in primaries.discover()]
     except RedisError as error:
-        raise Unavailable(f"A primary of the Cluster could not be queried: {error}") from error
+        raise Unavailable(
+            f"A primary of the Cluster could not be queried ({error}). Start it, or correct LOCATION."
+        ) from error
 
 
 def _read_primary(name: str, endpoint: Endpoint, primary: Primary) -> Server:
     with primary.connected(endpoint) as connection:
         where = name if primary.address is None else f"{name} ({primary.address[0]}:{primary.address[1]})"
-        calls: list[Words] = [("INFO",), *(("CONFIG", "GET", setting) for setting in SETTINGS)]
-        info, *settings = connection.exchange(calls, endpoint.default_reply_timeout)
+        calls: list[Words] = [("INFO",), *PROBES, *(("CONFIG", "GET", setting) for setting in SETTINGS)]
+        replies = connection.exchange(calls, endpoint.default_reply_timeout)
+        info, probes, settings = replies[0], replies[1 : 1 + len(PROBES)], replies[1 + len(PROBES) :]
         if isinstance(info, RedisError):
             raise info
         values = [None if isinstance(one, RedisError) else _value(one) for one in settings]
-        return Server(where, parse_info(info), dict(zip(SETTINGS, values, strict=True)))
+        refusal = next((str(one) for one in probes if isinstance(one, RedisError)), "")
+        return Server(where, parse_info(info), dict(zip(SETTINGS, values, strict=True)), refusal)
+
+
+def _refusal(alias: str) -> str:
+    try:
+        for words in PROBES:
+            clients.execute(alias, Command(*words, reads=True))
+    except Unavailable:
+        raise
+    except MessagingError as error:
+        return str(error.__cause__ or error)
+    return ""
 
 
 def _read_setting(alias: str, name: str) -> str | None:

@@ -1,178 +1,30 @@
-"""Checks of what the site has configured: REDIS_MESSAGING, CACHES, handlers, the pages. They send nothing."""
+"""Checks of what the site has configured: CACHES, handlers, TASKS. They send nothing."""
 
 from __future__ import annotations
 
-import dataclasses
 import difflib
-import math
-import types
-import typing
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from ipaddress import ip_address
 from typing import Any
 from urllib.parse import urlsplit
 
 from django.conf import settings
 from django.core.checks import CheckMessage, Error, Warning
-from django.shortcuts import resolve_url
-from django.urls import NoReverseMatch, get_script_prefix, is_valid_path, reverse
-from django.utils.module_loading import import_string
-from django.utils.translation import get_language
 from redis.connection import SSLConnection
 
 from .. import conf, handlers
-from ..core import encoding, outcome, testruns
+from ..core import encoding, testruns
 from ..core.connection import Target
 from ..core.testruns import BACKEND, Entry, connections, databases, is_kind_of, mapping, urls_of
 from ..core.topology import endpoint
 from ..errors import ConfigurationError, MessagingError
 
-#: numbers that may be 0; the others must be greater than 0
-MAY_BE_ZERO = {"CHAT_KEEP_LAST", "PRESENCE_MAX_MEMBERS", "TYPING_MAX_MEMBERS"}
-#: the largest number that a setting may be
-MAXIMA = {"CHAT_MAX_MEMBERS": 10_000}
-#: settings that are dotted paths of Python objects
-PATHS = {"OBSERVE", "IDENTITY"}
 #: seconds; an attempt that exceeds the alias's socket timeout is repeated
 MIN_SOCKET_TIMEOUT = 1.0
 #: number of databases of a Redis server by default
 DATABASES = 16
-#: middleware of Django that the pages rely on, with what is missing without it
-MIDDLEWARE = {
-    "django.middleware.security.SecurityMiddleware": "headers against sniffing and referrers, and HTTPS",
-    "django.middleware.csrf.CsrfViewMiddleware": "other sites could post forms for a user who is signed in",
-    "django.middleware.clickjacking.XFrameOptionsMiddleware": "other sites could show the pages in a frame",
-}
-#: how messages name the types of settings
-_TYPE_NAMES: dict[Any, str] = {
-    bool: "True or False",
-    int: "an integer",
-    float: "a number",
-    str: "a str",
-    types.NoneType: "None",
-    Sequence: "a list of str",
-    Mapping: outcome.DURABILITY_FORM,
-    Callable: "a callable",
-}
-
-
-def check_settings(**_: object) -> list[CheckMessage]:
-    """Check the type, keys and values of REDIS_MESSAGING.
-
-    The valid types follow from the annotations of `conf.Settings`, so a new setting needs no change here.
-    """
-    given = getattr(settings, conf.NAME, {})
-    if not isinstance(given, dict):
-        return [
-            Error(
-                f"{conf.NAME} must be a dict, not {type(given).__name__}.",
-                hint=f'Write {conf.NAME} = {{"CHAT_MAX_LENGTH": 5000}}, or remove it.',
-                id="messaging.E001",
-            )
-        ]
-    hints = typing.get_type_hints(conf.Settings)
-    messages = (
-        _check_value(key, value, _kinds(hints[key])) if key in hints else _check_unknown(key)
-        for key, value in given.items()
-    )
-    return [message for message in messages if message is not None]
-
-
-def _check_unknown(key: object) -> CheckMessage:
-    names = [field.name for field in dataclasses.fields(conf.Settings)]
-    near = difflib.get_close_matches(str(key).upper(), names, n=1)
-    return Warning(
-        f"{conf.NAME} has the unknown key {key!r}, which has no effect.",
-        hint=f"Did you mean {near[0]!r}?" if near else f"The known keys: {', '.join(names)}.",
-        id="messaging.W001",
-    )
-
-
-def _check_value(key: str, value: object, kinds: list[Any]) -> CheckMessage | None:
-    expected = _expected(key, value, kinds)
-    if expected is not None:
-        return Error(
-            f"{conf.NAME}[{key!r}] must be {expected}, not {value!r}.",
-            hint=f"Correct it, or remove it: its default is {getattr(conf.Settings, key)!r}.",
-            id="messaging.E002",
-        )
-    return _check_path(key, value) if key in PATHS and isinstance(value, str) else None
-
-
-def _check_path(key: str, path: str) -> CheckMessage | None:
-    try:
-        named = import_string(path)
-    except Exception as error:
-        problem = f"can't be imported: {error}"
-    else:
-        if callable(named):
-            return None
-        problem = "is neither a class nor a function"
-    return Error(
-        f"{conf.NAME}[{key!r}]: {path!r} {problem}.",
-        hint='Use the dotted path of an object in an importable module, such as "shop.chat.Identity".',
-        id="messaging.E003",
-    )
-
-
-def _kinds(hint: Any) -> list[Any]:
-    """The types that an annotation allows: `float | None` → float, NoneType; `Sequence[str]` → Sequence."""
-    kinds = typing.get_args(hint) if isinstance(hint, types.UnionType) else [hint]
-    return [typing.get_origin(kind) or kind for kind in kinds]
-
-
-def _expected(key: str, value: object, kinds: list[Any]) -> str | None:
-    """What `value` must be; None if it is valid."""
-    if key == "TEST":
-        return None if testruns.is_valid_test(value) else testruns.TEST_FORM
-    if key == "RATE_LIMITS":
-        return None  # middleware.py checks it
-    if not _has_kind(value, kinds):
-        return " or ".join(_TYPE_NAMES[kind] for kind in kinds)
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        return _expected_number(key, value)
-    if key == "TRUSTED_PROXIES" and isinstance(value, list | tuple):
-        return _expected_proxies(value)
-    return _expected_prefix(value) if key == "PREFIX" and isinstance(value, str) else None
-
-
-def _has_kind(value: object, kinds: list[Any]) -> bool:
-    if isinstance(value, bool):
-        return bool in kinds  # a bool is an int, too
-    if isinstance(value, Mapping):
-        return Mapping in kinds and outcome.is_valid_durability(value)
-    if isinstance(value, list | tuple):
-        return Sequence in kinds and all(isinstance(item, str) for item in value)
-    if callable(value):
-        return Callable in kinds
-    given = type(value)
-    return given in kinds or (given is int and float in kinds)
-
-
-def _expected_number(key: str, value: float) -> str | None:
-    if value > MAXIMA.get(key, math.inf):
-        return f"at most {MAXIMA[key]}"
-    if math.isfinite(value) and (value > 0 or (value == 0 and key in MAY_BE_ZERO)):
-        return None
-    return "0 or more" if key in MAY_BE_ZERO else "greater than 0 and finite"
-
-
-def _expected_prefix(value: str) -> str | None:
-    try:
-        encoding.checked_prefix(value)
-    except ValueError as error:
-        return f"a valid beginning of keys ({error})"
-    return None
-
-
-def _expected_proxies(value: Sequence[str]) -> str | None:
-    try:
-        for entry in value:
-            if entry != conf.UNIX:
-                conf.proxy_network(entry)
-    except ValueError as error:
-        return f"a list of addresses, of networks such as '10.0.0.0/8', and of {conf.UNIX!r} ({error})"
-    return None
+#: BACKEND in TASKS
+TASK_BACKEND = "django_redis_messaging.tasks.RedisBackend"
 
 
 def check_alias(**_: object) -> list[CheckMessage]:
@@ -207,9 +59,11 @@ def _chosen_alias() -> str | None:
 
 
 def _missing_entry(alias: str) -> CheckMessage:
+    near = difflib.get_close_matches(alias, map(str, settings.CACHES), n=1)
+    remedy = f"Correct ALIAS ({near[0]!r} exists), or add to CACHES" if near else "Add it to CACHES"
     return Error(
         f"CACHES has no entry {alias!r}, which {conf.NAME} names as its ALIAS.",
-        hint=f"Add it to CACHES:\n{entry_to_paste(alias)}",
+        hint=f"{remedy}:\n{entry_to_paste(alias)}",
         id="messaging.E004",
     )
 
@@ -218,9 +72,13 @@ def _check_backend(alias: str, entry: Entry) -> CheckMessage | None:
     backend = entry.get("BACKEND", "")
     if is_kind_of(backend, BACKEND):
         return None
+    if alias == "messaging":  # another entry of this name would replace it
+        hint = f'Change its BACKEND to "{BACKEND}".'
+    else:
+        hint = f"Keep that cache, and add to CACHES:\n{entry_to_paste('messaging')}"
     return Error(
         f"CACHES[{alias!r}] has the backend {backend!r}; this app needs django-redis.",
-        hint=f"Keep that cache, and add to CACHES:\n{entry_to_paste('messaging')}",
+        hint=hint,
         id="messaging.E005",
     )
 
@@ -298,7 +156,8 @@ def check_handlers(**_: object) -> list[CheckMessage]:
     try:
         handlers.discover()
     except ConfigurationError as error:
-        return [Error(str(error), id="messaging.E009")]
+        hint = "Change the namespace of one @on_expiry."
+        return [Error(str(error), hint=hint, id="messaging.E009")]
     return [message for one in handlers.key_events for message in _check_handler(one)]
 
 
@@ -328,69 +187,19 @@ def _prefix() -> object:
         return None
 
 
-def has_pages() -> bool:
-    """Whether the site includes the pages of this app."""
-    if not hasattr(settings, "ROOT_URLCONF"):  # a process of a site without pages
-        return False
-    try:
-        return bool(reverse("messaging:chats"))
-    except NoReverseMatch:
-        return False
-
-
-def check_login_url(**_: object) -> list[CheckMessage]:
-    """Check that LOGIN_URL leads to a page, if the site includes the pages of this app."""
-    if not has_pages():
-        return []
-    try:
-        login_url = str(settings.LOGIN_URL)
-    except NoReverseMatch as error:  # of reverse_lazy()
-        login_url, exists = str(error), False
-    else:
-        exists = _leads_somewhere(login_url)
-    if exists:
-        return []
+def check_framework() -> list[CheckMessage]:
+    """Check that no entry of TASKS needs Django's Tasks framework, which is not installed."""
+    entries = mapping(getattr(settings, "TASKS", None))
     return [
-        Warning(
-            f"LOGIN_URL is {login_url!r}, which is no page of this site: whoever opens the messages "
-            "without being signed in gets a 404.",
-            hint='Set it to the page or the name of a URL where people sign in, such as "admin:login".',
-            id="messaging.W017",
+        Error(
+            f"TASKS[{alias!r}] uses {TASK_BACKEND}, but this Django has no Tasks framework: importing a "
+            "task, or starting a worker, fails.",
+            hint="pip install 'django-redis-messaging[tasks]' installs the backport; Django has its own from "
+            "6.0 on.",
+            id="messaging.E015",
         )
-    ]
-
-
-def _leads_somewhere(login_url: str) -> bool:
-    """Whether an address or the name of a URL leads to a view, or to another site."""
-    address = urlsplit(resolve_url(login_url) if "/" in login_url else _reversed(login_url))
-    path = "/" + address.path.removeprefix(get_script_prefix())
-    # LocaleMiddleware and CommonMiddleware redirect to these
-    language = get_language() or settings.LANGUAGE_CODE
-    paths = [path, f"/{language}{path}", f"{path}/", f"/{language}{path}/"]
-    return bool(address.netloc) or any(is_valid_path(each) for each in paths)
-
-
-def _reversed(name: str) -> str:
-    try:
-        return reverse(name)
-    except NoReverseMatch:
-        return "/" + name
-
-
-def check_middleware(**_: object) -> list[CheckMessage]:
-    """Check that the middleware that protects the pages is installed, if the pages are."""
-    installed = settings.MIDDLEWARE or []
-    missing = [one for one in MIDDLEWARE if not any(is_kind_of(path, one) for path in installed)]
-    if not missing or not has_pages():
-        return []
-    effects = "; ".join(f"{path.rpartition('.')[2]} ({MIDDLEWARE[path]})" for path in missing)
-    lines = "".join(f'\n    "{path}",' for path in missing)
-    return [
-        Warning(
-            f"The site has the pages of this app, but MIDDLEWARE lacks {effects}.",
-            hint=f"Add to MIDDLEWARE:{lines}",
-            id="messaging.W014",
-        )
+        for alias, entry in entries.items()
+        if mapping(entry).get("BACKEND") == TASK_BACKEND
     ]
 
 

@@ -96,7 +96,8 @@ class TestServer:
             out, errors = process.communicate(timeout=PATIENCE)
         assert (process.returncode, out) == (1, "")
         assert errors.startswith("CommandError: Unhealthy: Redis was not available")
-        assert errors.endswith("Start it, or correct LOCATION; then repeat the check.\n")
+        assert errors.endswith("or correct its LOCATION. Then repeat the check.\n")
+        assert errors.count("LOCATION") == 1
         assert errors.count("\n") == 1
 
     def test_server_that_does_not_answer_in_time(self, own_server: EmbeddedServer) -> None:

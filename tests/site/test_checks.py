@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import gc
 import re
@@ -21,18 +22,31 @@ from django.utils.decorators import method_decorator
 from django.views import View
 from django_redis.cache import RedisCache
 
-from django_redis_messaging import ConfigurationError, checks, conf, middleware, rate_limit
+from django_redis_messaging import Chat, ConfigurationError, checks, conf, middleware, rate_limit
+from django_redis_messaging.apps import TAG
 from django_redis_messaging.checks import servers as server_checks
 from django_redis_messaging.checks import settings as deployment
-from django_redis_messaging.checks.servers import Server
-from django_redis_messaging.devserver.server import EmbeddedServer
+from django_redis_messaging.checks import values
+from django_redis_messaging.checks.servers import FIXED, Server
+from django_redis_messaging.devserver.server import EmbeddedServer, find_bundled
+from django_redis_messaging.management import loops
 from django_redis_messaging.middleware import OURS
+from django_redis_messaging.services.common.arguments import MAX_DURATION
+from django_redis_messaging.services.files.reading import MAX_LINE_BYTES
+from django_redis_messaging.services.jobs.engine import MAX_ATTEMPTS
+from django_redis_messaging.services.rates.rate_limit import MAX_LIMIT
+from django_redis_messaging.web import checks as pages
 from django_redis_messaging.web import limits
+from django_redis_messaging.web.identity import Identity
+
+from ..web.conftest import Alone
 
 pytestmark = pytest.mark.versions
 
-#: modules with checks of the layers above
-OUTSIDE = ("middleware.py", "tasks/occurrences.py")
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "checks.md").read_text(encoding="utf-8")
+#: what depends on the server of this machine, or on its data; others tests expect them
+OF_THE_SERVER = {"messaging.I001", "messaging.W031", "messaging.W032"}
 LOCMEM = {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"}
 
 
@@ -51,9 +65,9 @@ def site(messaging: object = None, caches: dict[str, Any] | None = None) -> Iter
 
 
 def found(*, deploy: bool = False) -> list[CheckMessage]:
-    """The messages, but what only describes the servers: see core/test_aliases.py."""
-    messages = run_checks(tags=[checks.TAG], include_deployment_checks=deploy)
-    return [message for message in messages if message.id != "messaging.I001"]
+    """The messages, but those about the server: see core/test_aliases.py and web/test_checks.py."""
+    messages = run_checks(tags=[TAG], include_deployment_checks=deploy)
+    return [message for message in messages if message.id not in OF_THE_SERVER]
 
 
 def ids(*, deploy: bool = False) -> list[str]:
@@ -129,18 +143,40 @@ def test_checks_run_with_manage_py_check(capsys: pytest.CaptureFixture[str]) -> 
     assert "messaging.W001" in capsys.readouterr().err
 
 
-def test_each_id_is_documented_and_used_once() -> None:
-    package = Path(str(checks.__file__)).parent
-    listed = re.findall(r"messaging\.([EW]\d{3})", str(checks.__doc__))
-    used = re.findall(
-        r'id="messaging\.([EW]\d{3})"',
-        "".join(
-            path.read_text(encoding="utf-8")
-            for path in (*package.glob("*.py"), *(package.parent / path for path in OUTSIDE))
-        ),
-    )
-    assert sorted(listed) == sorted(set(used))
-    assert len(listed) == len(set(listed))
+def calls() -> Iterator[ast.Call]:
+    """The expressions of the package that make messages."""
+    for path in Path(str(checks.__file__)).parents[1].rglob("*.py"):
+        source = path.read_text(encoding="utf-8")
+        if 'id="messaging.' in source:
+            found = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)]
+            yield from (call for call in found if message_id(call))
+
+
+def message_id(call: ast.Call) -> str:
+    values = [word.value for word in call.keywords if word.arg == "id"]
+    text = values[0].value if values and isinstance(values[0], ast.Constant) else ""
+    return str(text).removeprefix("messaging.") if str(text).startswith("messaging.") else ""
+
+
+class TestPage:
+    def test_it_lists_each_id_once(self) -> None:
+        listed = re.findall(r"^\| `messaging\.([EWI]\d{3})` \|", PAGE, re.MULTILINE)
+        assert sorted(listed) == sorted({message_id(call) for call in calls()})
+
+    def test_each_message_says_what_to_do(self) -> None:
+        silent = [message_id(call) for call in calls() if "hint" not in {word.arg for word in call.keywords}]
+        assert silent == ["I001"]
+
+    def test_each_id_is_expected_by_a_test(self) -> None:
+        texts = [path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py")]
+        expected = set(re.findall(r"[\"'.]([EWI]\d{3})[\"']", "".join(texts)))
+        assert {message_id(call) for call in calls()} - expected == set()
+
+    def test_versions_with_the_fixes(self) -> None:
+        for kind, lines in FIXED.items():
+            [listed] = re.findall(rf"^\| {kind.title()} \| ([\d., ]+) \|$", PAGE, re.MULTILINE)
+            expected = [f"{major}.{minor}.{patch}" for (major, minor), patch in lines.items()]
+            assert listed.split(", ") == expected
 
 
 class TestSettings:
@@ -153,8 +189,8 @@ class TestSettings:
             ({"CHAT_MAX_LENGHT": 5}, "W001", "'CHAT_MAX_LENGTH'"),
             ({"alias": "messaging"}, "W001", "'ALIAS'"),
             # without a suggestion
-            ({"COLOUR_OF_THE_BELL": 5}, "W001", "CHAT_KEEP_LAST"),
-            ({5: 5}, "W001", "CHAT_KEEP_LAST"),
+            ({"COLOUR_OF_THE_BELL": 5}, "W001", "All keys: docs/settings.md."),
+            ({5: 5}, "W001", "All keys: docs/settings.md."),
         ],
     )
     def test_what_is_no_dict_or_has_unknown_keys(self, given: object, id: str, text: str) -> None:
@@ -166,23 +202,52 @@ class TestSettings:
         ("key", "values"),
         [
             ("ALIAS", [5, b"messaging"]),
-            ("LINK_HOSTS", ["example.com", ["example.com", None], {"example.com"}]),
+            (
+                "LINK_HOSTS",
+                [
+                    *("example.com", ["example.com", None], {"example.com"}, ["https://example.com"], [""]),
+                    *(["example.com/path"], ["example.com:443"], ["*.example.com"]),
+                ],
+            ),
             (
                 "TRUSTED_PROXIES",
                 ["10.0.0.1", ["10.0.0.1/33"], ["proxy.internal"], [10], ["0.0.0.0/0"], ["::/0"]],
             ),
-            ("PREFIX", [None, 5, "", "a{b", "a}", "a b", "a\x00", "a\x1b", "a*", "a" * 300]),
+            (
+                "PREFIX",
+                [lambda tenant: tenant, None, 5, "", "a{b", "a}", "a b", "a\x00", "a\x1b", "a*", "a" * 300],
+            ),
             ("COMMAND_DEADLINE", [0, -1.5, "10", None, float("inf"), float("nan"), True]),
             ("DURABILITY", [1, {"replicas": 1}, {"replicas": 0, "timeout": 1}]),
-            ("REQUEST_WINDOW", [0, 1.5]),
-            ("CHAT_KEEP_LAST", [-1, None]),
+            ("REQUEST_WINDOW", [0, 1.5, 10**10]),
+            ("CHAT_KEEP_LAST", [-1, None, False]),
             ("PRESENCE_MAX_MEMBERS", [-1]),
-            ("CHAT_MAX_LENGTH", [0, "5000", [5]]),
-            ("CHAT_MAX_AGE", [0, "1 day"]),
+            ("CHAT_MAX_LENGTH", [0, "5000", [5], 2**53, True]),
+            ("CHAT_MAX_AGE", [0, "1 day", 0.0001, 10**10, True]),
+            ("JOB_MAX_ATTEMPTS", [10_001]),
+            ("JOB_DEAD_TTL", [0.0001]),
+            ("FILES_BLOCK_BYTES", [2**29 + 1]),
+            ("FILES_MAX_LINE_BYTES", [2**30 + 1]),
+            ("FILES_CHECKSUM", ["md5", "", 5, True]),
+            ("FOLLOW_USERS", [1, "yes", None]),
+            ("TEST", [{"SERVER": "mine"}, "private"]),
+            (
+                "DIGEST_BASE_URL",
+                [
+                    None,
+                    "example.com",
+                    "//example.com",
+                    "https://",
+                    "ftp://h",
+                    "https://h/?a=1",
+                    "https://[h",
+                    "https://h:a",
+                ],
+            ),
             ("CHAT_MAX_MEMBERS", [10_001]),
-            ("SEND_RATE", [-60]),
+            ("SEND_RATE", [-60, "60/m", 10**7]),
             ("OBSERVE", [5, print]),
-            ("IDENTITY", [None]),
+            ("IDENTITY", [None, Identity]),
         ],
     )
     def test_invalid_values(self, key: str, values: list[object]) -> None:
@@ -196,7 +261,9 @@ class TestSettings:
         ("key", "values"),
         [
             ("ALIAS", [None]),
-            ("LINK_HOSTS", [["example.com"], ("example.com", ".example.org")]),
+            ("LINK_HOSTS", [[], ["example.com"], ("localhost", ".example.org", "*", "[::1]", "10.0.0.1")]),
+            ("FILES_CHECKSUM", [None, "sha256"]),
+            ("DIGEST_BASE_URL", ["", "https://example.com", "http://localhost:8000/app/"]),
             ("TRUSTED_PROXIES", [[], ["10.0.0.1/8", "2001:db8::1", "unix"], ("127.0.0.1",)]),
             ("PREFIX", ["site:shop-7", lambda: "tenant"]),
             ("COMMAND_DEADLINE", [1, 0.5]),
@@ -207,7 +274,7 @@ class TestSettings:
             ("CHAT_MAX_AGE", [None, 86400]),
             ("CHAT_MAX_MEMBERS", [10_000]),
             ("OBSERVE", [None, "tests.site.test_checks.observer"]),
-            ("IDENTITY", ["tests.site.test_checks.Identity"]),
+            ("IDENTITY", ["tests.site.test_checks.SiteIdentity"]),
         ],
     )
     def test_valid_values(self, key: str, values: list[object]) -> None:
@@ -220,28 +287,72 @@ class TestSettings:
         with site({key: value for key, value in defaults.items() if key != "IDENTITY"}):
             assert found() == []
 
-    @pytest.mark.parametrize("key", ["OBSERVE", "IDENTITY"])
-    def test_paths_that_cannot_be_imported(self, key: str) -> None:
+    @pytest.mark.parametrize(
+        ("key", "names"),
+        [
+            ("OBSERVE", ["aobserver", "async_callable", "narrow_observer"]),
+            ("IDENTITY", ["observer", "OwnCache", "DemandingIdentity"]),
+        ],
+    )
+    def test_paths_that_cannot_be_used(self, key: str, names: list[str]) -> None:
         here = "tests.site.test_checks"
-        for path in ("nowhere.observer", f"{here}.nothing", "plainword", "", f"{here}.LOCMEM"):
+        own = [f"{here}.{name}" for name in ("nothing", "LOCMEM", *names)]
+        for path in ("nowhere.observer", "plainword", "", *own):
             with site({key: path}):
-                assert ids() == ["E003"]
+                assert ids() == ["E003"], path
                 assert repr(path) in only().msg
+
+    def test_each_setting_has_a_rule(self) -> None:
+        """The rules apply before the services do; their limits are the same."""
+        assert list(values.RULES) == [field.name for field in dataclasses.fields(conf.Settings)]
+        assert MAX_DURATION == values.MAX_SECONDS * 1000
+        assert (MAX_ATTEMPTS, MAX_LIMIT, MAX_LINE_BYTES) == (
+            values.MAX_ATTEMPTS, values.MAX_RATE, values.MAX_LINE_BYTES,
+        )  # fmt: skip
 
 
 def observer(operation: str, seconds: float, outcome: str) -> None:
     """An importable observer."""
 
 
-class Identity:
+async def aobserver(operation: str, seconds: float, outcome: str) -> None:
+    """One that nobody would await."""
+
+
+class AsyncCallable:
+    async def __call__(self, operation: str, seconds: float, outcome: str) -> None:
+        """The same."""
+
+
+async_callable = AsyncCallable()
+
+
+def narrow_observer(operation: str) -> None:
+    """One that can't take what it is given."""
+
+
+class SiteIdentity(Identity):
     """An importable identity."""
+
+
+class DemandingIdentity(Identity):
+    """One that can't be created."""
+
+    def __init__(self, tenant: str) -> None:
+        """Need an argument."""
 
 
 class TestAlias:
     def test_missing_alias(self) -> None:
         with site({"ALIAS": "chats"}):
             assert ids() == ["E004"]
-            assert '"chats": {"BACKEND": "django_redis.cache.RedisCache"' in str(only().hint)
+            assert str(only().hint).startswith(
+                'Add it to CACHES:\n    "chats": {"BACKEND": "django_redis.cache.RedisCache"'
+            )
+        with site({"ALIAS": "messages"}):
+            assert str(only().hint).startswith(
+                "Correct ALIAS ('messaging' exists), or add to CACHES:\n    \"messages\": {"
+            )
 
     @pytest.mark.parametrize(
         "entry",
@@ -252,6 +363,10 @@ class TestAlias:
         with site(caches={"default": entry}):
             assert ids() == ["E005"]
             assert entry["BACKEND"] in only().msg
+            assert str(only().hint).startswith('Keep that cache, and add to CACHES:\n    "messaging": {')
+        with site(caches={"default": LOCMEM, "messaging": entry}):
+            assert ids() == ["E005"]
+            assert only().hint == 'Change its BACKEND to "django_redis.cache.RedisCache".'
 
     def test_custom_backend_based_on_django_redis(self) -> None:
         with site(caches={**GOOD, "messaging": {**redis(), "BACKEND": "tests.site.test_checks.OwnCache"}}):
@@ -414,7 +529,7 @@ class TestServer:
             ({"maxmemory-policy": "allkeys-random"}, ["E008"], "allkeys-random"),
             ({"maxmemory-policy": "volatile-lru"}, ["W006"], "volatile-lru"),
             ({"maxmemory-policy": "volatile-ttl"}, ["W006"], "volatile-ttl"),
-            ({"appendonly": "no"}, ["W007"], "appendonly"),
+            ({"appendonly": "no"}, ["W007"], "redis-cli config set appendonly yes"),
             ({"appendonly": "no", "save": "3600 1"}, [], ""),
             ({"lazyfree-lazy-expire": "no"}, ["W012"], "lazyfree-lazy-expire to yes"),
         ],
@@ -450,7 +565,8 @@ class TestServer:
     def test_unreachable_server_is_a_warning(self) -> None:
         with site({"COMMAND_DEADLINE": 0.3}, {"default": LOCMEM, "messaging": redis("unix:///nowhere.sock")}):
             assert ids(deploy=True) == ["W005"]
-            assert "Start it" in str(only(deploy=True).hint)
+            assert "Start the server" in only(deploy=True).msg
+            assert only(deploy=True).hint == "Then repeat the check."
 
     def test_server_is_not_contacted_with_an_invalid_alias(self) -> None:
         with site(caches={"default": LOCMEM}):
@@ -477,6 +593,56 @@ class TestServer:
         message = server_checks._check_version(Server("CACHES['messaging']", info, {}))
         assert [str(message.id).removeprefix("messaging.") for message in [message] if message] == wanted
 
+    def test_scripts_that_the_acl_forbids(self, server: EmbeddedServer) -> None:
+        for forbidden in ("-eval", "-evalsha", "-@scripting"):
+            with as_user(server, f"+@all {forbidden}"):
+                assert ids(deploy=True) == ["E014"]
+                assert "+eval +evalsha" in str(only(deploy=True).hint)
+
+    def test_scripts_that_the_acl_of_a_cluster_forbids(self, cluster_server: EmbeddedServer) -> None:
+        with as_user(cluster_server, "+@all -evalsha"):
+            assert "E014" in ids(deploy=True)
+        with as_user(cluster_server, "+@all"):
+            assert "E014" not in ids(deploy=True)
+
+    def test_valkey_without_its_lua_module(self) -> None:
+        options = {"enable-module-command": "yes", "lazyfree-lazy-expire": "yes"}
+        valkey = EmbeddedServer(append_only=True, options=options, program=find_bundled())
+        with (
+            valkey,
+            valkey.client() as admin,
+            site(caches={"default": LOCMEM, "messaging": redis(valkey.url)}),
+        ):
+            assert found(deploy=True) == []
+            admin.execute_command("MODULE UNLOAD lua")
+            assert ids(deploy=True) == ["E014"]
+            assert "Lua module" in str(only(deploy=True).hint)
+            with pytest.raises(ConfigurationError, match=r"can't run Lua scripts.*with its Lua module"):
+                Chat.create("ann", ["bob"])
+
+    @pytest.mark.parametrize(
+        ("version", "first"),
+        [
+            ("redis 6.2.19", "Redis 6.2.20"),
+            ("redis 6.2.20", None),
+            ("redis 7.0.15", "Redis 7.2.14"),
+            ("redis 7.2.4", "Redis 7.2.14"),
+            ("redis 7.2.14", None),
+            ("redis 8.0.6", "Redis 8.2.6"),
+            ("redis 8.6.2", "Redis 8.6.3"),
+            ("redis 8.8.0", None),
+            ("valkey 7.2.12", "Valkey 7.2.13"),
+            ("valkey 9.0.4", None),
+            ("valkey 9.1.2", None),
+            ("redis unstable", None),
+        ],
+    )
+    def test_fixes_of_vulnerabilities(self, version: str, first: str | None) -> None:
+        kind, _, number = version.partition(" ")
+        message = server_checks._check_fixes(Server("it", {f"{kind}_version": number}, {}))
+        assert (message and message.id) == (first and "messaging.W032")
+        assert message is None or f"Use {first}, or a newer release." in str(message.hint)
+
 
 @contextmanager
 def changed(server: EmbeddedServer, settings: dict[str, str]) -> Iterator[None]:
@@ -490,12 +656,22 @@ def changed(server: EmbeddedServer, settings: dict[str, str]) -> Iterator[None]:
             admin.config_set(name, value)
 
 
+def test_tasks_without_a_framework(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on Django 5.2 without the backport."""
+    monkeypatch.setattr(loops, "tasks_installed", lambda: False)
+    with site():
+        assert ids() == ["E015"]
+        assert "django-redis-messaging[tasks]" in str(only().hint)
+        with override_settings(TASKS={"default": {"BACKEND": "django_tasks.backends.dummy.DummyBackend"}}):
+            assert ids() == []
+
+
 class OwnCsrf(CsrfViewMiddleware):
     """A site's own middleware."""
 
 
 class TestMiddleware:
-    ALL = tuple(deployment.MIDDLEWARE)
+    ALL = tuple(pages.MIDDLEWARE)
 
     @pytest.mark.parametrize("missing", ALL)
     def test_missing_middleware_is_named(self, server: EmbeddedServer, missing: str) -> None:
@@ -513,7 +689,7 @@ class TestMiddleware:
     def test_subclasses_are_sufficient(self) -> None:
         others = [one for one in self.ALL if "csrf" not in one]
         with override_settings(MIDDLEWARE=[*others, "tests.site.test_checks.OwnCsrf", "no.such.middleware"]):
-            assert deployment.check_middleware() == []
+            assert pages._check_middleware() is None
 
 
 SENTINELS = {
@@ -675,3 +851,93 @@ class TestRateLimits:
         view = rate_limit("5/m")(lambda request: None)
         assert warned({}, USE_X_FORWARDED_HOST=True)
         assert view
+
+
+class TestLayout:
+    @pytest.fixture(autouse=True)
+    def templates(self, tmp_path: Path) -> Iterator[None]:
+        texts = {
+            "base.html": "<main>{% block content %}{% endblock %}</main>",
+            "child.html": "{% extends 'base.html' %}{% block aside %}{% endblock %}",
+            "chosen.html": "{% extends request.parent %}",
+            "inner.html": "{% block body %}<main>{% block content %}{% endblock %}</main>{% endblock %}",
+            "super.html": "{% extends 'inner.html' %}{% block body %}{% if 1 %}{{ block.super }}{% endif %}"
+            "{% endblock %}",
+            "moved.html": "{% extends 'body.html' %}{% block body %}{% block content %}{% endblock %}"
+            "{% endblock %}",
+            "body.html": "{% with a=1 %}{% block body %}{% endblock %}{% endwith %}",
+            "outside.html": "{% extends 'body.html' %}{% block content %}{% endblock %}",
+            "overridden.html": "{% extends 'inner.html' %}{% block body %}Ours{% endblock %}",
+            "replaced.html": "{% extends 'moved.html' %}{% block body %}{% endblock %}",
+            "ours.html": "{% extends 'django_redis_messaging/contacts.html' %}",
+            "bare.html": "{% extends 'empty.html' %}{% block title %}{% endblock %}",
+            "empty.html": "<p>content</p>",
+            "broken.html": "{% block content %}",
+            "orphan.html": "{% extends 'missing.html' %}{% block content %}{% endblock %}",
+            "next/base.html": "{% extends 'base.html' %}",
+        }
+        for name, text in texts.items():
+            (tmp_path / name).parent.mkdir(exist_ok=True)
+            (tmp_path / name).write_text(text)
+        [engine] = settings.TEMPLATES
+        with override_settings(TEMPLATES=[{**engine, "DIRS": [tmp_path / "next", tmp_path]}]):
+            yield
+
+    @pytest.mark.parametrize(
+        "layout",
+        ["auto", "admin", "standalone"]
+        + [f"{name}.html" for name in ("base", "child", "chosen", "inner", "super", "moved")]
+        + ["django_redis_messaging/alone.html", "admin/base.html"],
+    )
+    def test_what_can_be_used(self, layout: str) -> None:
+        with site({"LAYOUT": layout}):
+            assert ids() == []
+
+    @pytest.mark.parametrize(
+        ("layout", "text"),
+        [
+            ("bare.html", "has no block `content`"),
+            ("outside.html", "is never shown"),
+            ("overridden.html", "is never shown"),
+            ("replaced.html", "is never shown"),
+            ("ours.html", "is part of the pages"),
+            ("django_redis_messaging/base.html", "is part of the pages"),
+            ("django_redis_messaging/site.html", "is part of the pages"),
+            ("django_redis_messaging/in_site.html", "is part of the pages"),
+            ("broken.html", "can't be loaded (TemplateSyntaxError: "),
+            ("missing.html", "can't be loaded (TemplateDoesNotExist: missing.html)"),
+            ("orphan.html", "can't be loaded (TemplateDoesNotExist: missing.html)"),
+            ("Admin", "can't be loaded (TemplateDoesNotExist: Admin)"),
+            ("", "can't be loaded"),
+        ],
+    )
+    def test_what_cannot(self, layout: str, text: str) -> None:
+        with site({"LAYOUT": layout}):
+            message = only()
+            assert message.id == "messaging.E013"
+            assert message.msg.startswith(f"REDIS_MESSAGING['LAYOUT'] is {layout!r}, but ")
+            assert "this template" in message.msg and text in message.msg
+
+    def test_the_admin_that_is_not_there(self) -> None:
+        with site({"LAYOUT": "admin"}), override_settings(ROOT_URLCONF=Alone):
+            assert "E013" in ids()
+        with site({"LAYOUT": "auto"}), override_settings(ROOT_URLCONF=Alone):
+            assert "E013" not in ids()
+
+    @pytest.mark.parametrize("layout", ["admin", "missing.html"])
+    def test_sites_without_the_pages(self, layout: str) -> None:
+        with site({"LAYOUT": layout}), override_settings(ROOT_URLCONF="django.contrib.auth.urls"):
+            assert ids() == []
+            del settings.ROOT_URLCONF
+            assert ids() == []
+
+    def test_templates_of_this_app_that_are_not_found(self) -> None:
+        with site({"LAYOUT": "base.html"}), override_settings(TEMPLATES=[]):
+            message = only()
+        assert message.id == "messaging.E013"
+        assert "but the templates of this app can't be loaded (TemplateDoesNotExist: " in message.msg
+        assert "APP_DIRS" in str(message.hint)
+
+    def test_what_is_no_name(self) -> None:
+        with site({"LAYOUT": None}):
+            assert ids() == ["E002"]

@@ -14,7 +14,8 @@ from pytest_django import Settings
 from redis import Redis
 from redis.crc import key_slot
 
-from django_redis_messaging import Chat, checks, conf
+from django_redis_messaging import Chat, conf
+from django_redis_messaging.apps import TAG
 from django_redis_messaging.checks.formats import SAMPLE_PAGES, check_formats, report_formats
 from django_redis_messaging.core import topology
 from django_redis_messaging.core.encoding import FORMAT, tag
@@ -155,7 +156,7 @@ def test_user_who_may_not_scan(settings: Settings) -> None:
 def test_deploy_check_runs_it(own_prefix: str) -> None:
     store(0, "42")
     for deploy in (False, True):
-        found = run_checks(tags=[checks.TAG], include_deployment_checks=deploy)
+        found = run_checks(tags=[TAG], include_deployment_checks=deploy)
         assert ("messaging.W023" in [message.id for message in found]) == deploy
 
 

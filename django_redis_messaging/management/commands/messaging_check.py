@@ -17,7 +17,8 @@ from django.core.management.base import BaseCommand, CommandError
 from ... import conf
 from ...checks.formats import check_formats, report_formats
 from ...checks.servers import check_server
-from ...checks.settings import check_alias, check_settings
+from ...checks.settings import check_alias
+from ...checks.values import check_settings
 from ...core.operations import perform
 from ...core.outcome import deadline
 from ...core.topology import SCAN_COUNT
