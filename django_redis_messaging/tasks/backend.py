@@ -62,7 +62,19 @@ from .compat import (
 from .records import TASK_MODULES
 from .retries import Backoff, check_backoff
 from .schedules import Schedules
-from .task import Call, Default, RedisTask, RedisTaskResult, as_follow_up, check_fields, follow_up_id
+from .task import (
+    Call,
+    Default,
+    Due,
+    RedisTask,
+    RedisTaskResult,
+    accepted_by,
+    as_follow_up,
+    check_call,
+    check_fields,
+    follow_up_id,
+    moment_of,
+)
 
 Result = TypeVar("Result", bound=TaskResult)
 
@@ -116,6 +128,8 @@ class Plan(NamedTuple):
     #: the settings of the backend and of the app from which it was made
     params: Mapping[str, Any]
     settings: conf.Settings
+    #: the numbers of arguments of a call that has no keyword arguments
+    counts: range
     #: see records.payload_frame
     frame: tuple[str, str]
     #: ms, or "@" and a moment in ms
@@ -236,13 +250,13 @@ class RedisBackend(BaseTaskBackend):
 
     def enqueue_many(self, task: Task, calls: Sequence[Call]) -> list[TaskResult]:
         """Store calls, in their order. After an error, the ones before it may be stored."""
-        prepared = [self._prepared(task, args, kwargs) for args, kwargs in calls]
+        prepared = [self._prepared(task, args, kwargs) for args, kwargs in _pairs(calls)]
         self._send_or_wait(task, prepared)
         return [result for result, _ in prepared]
 
     async def aenqueue_many(self, task: Task, calls: Sequence[Call]) -> list[TaskResult]:
         """The async version of enqueue_many()."""
-        prepared = [self._prepared(task, args, kwargs) for args, kwargs in calls]
+        prepared = [self._prepared(task, args, kwargs) for args, kwargs in _pairs(calls)]
         await self._asend_or_wait(task, prepared)
         return [result for result, _ in prepared]
 
@@ -268,11 +282,11 @@ class RedisBackend(BaseTaskBackend):
         likely = self.queue_names[0] if self.queue_names else "default"
         return self.engine.cancel_many(likely, result_ids, ttl=self.result_ttl, line=records.CANCELLED)
 
-    def reschedule(self, task: Task, result_id: str, run_after: datetime) -> bool:
-        """Change when a task that has not started runs."""
+    def reschedule(self, task: Task, result_id: str, run_after: Due) -> bool:
+        """Change when a task that has not started runs: a moment, or a timedelta from now on."""
         return perform(self.using, self._reschedule(task, result_id, run_after))
 
-    async def areschedule(self, task: Task, result_id: str, run_after: datetime) -> bool:
+    async def areschedule(self, task: Task, result_id: str, run_after: Due) -> bool:
         """The async version of reschedule()."""
         return await aperform(self.using, self._reschedule(task, result_id, run_after))
 
@@ -353,8 +367,9 @@ class RedisBackend(BaseTaskBackend):
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] = MappingProxyType({}),
     ) -> Prepared:
-        """The result and the job of a call with this id."""
-        result, job = self._prepared(task, args, kwargs)
+        """The result and the job of a call with this id. That the arguments fit the task is not checked: if
+        the code has changed since they were stored, the call fails in the worker, as a dead letter."""
+        result, job = self._prepared(task, args, kwargs, check=False)
         object.__setattr__(result, "id", result_id)
         return result, job._replace(id=result_id)
 
@@ -367,9 +382,13 @@ class RedisBackend(BaseTaskBackend):
         setting: bool | str = self.chosen["ENQUEUE_ON_COMMIT"]
         return setting if chosen is None else chosen
 
-    def _prepared(self, task: Task, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Prepared:
+    def _prepared(
+        self, task: Task, args: Sequence[Any], kwargs: Mapping[str, Any], *, check: bool = True
+    ) -> Prepared:
         """The result and the job of a call; raises before anything is sent."""
         plan = self._plan(task)
+        if check and (kwargs or len(args) not in plan.counts):
+            check_call(task, args, kwargs)
         result = RedisTaskResult(
             task=task,
             id=SHARD + os.urandom(16).hex()[1:],
@@ -417,6 +436,7 @@ class RedisBackend(BaseTaskBackend):
         plan = Plan(
             params=self._params,
             settings=settings,
+            counts=accepted_by(task.func, task.takes_context).counts,
             frame=records.payload_frame(task),
             delay=_delay(task),
             priority=int(task.priority),
@@ -461,7 +481,8 @@ class RedisBackend(BaseTaskBackend):
         queue = page[0][0].task.queue_name
         mixed = page if max_aliases else page[:1]  # else all are calls of one task
         # the ids are new: if their records outlive all repeats, no request id is needed
-        request_id = "" if all(self._plan(one.task).outlives_repeats for one, _ in mixed) else request(None)
+        outlive = [self._plan(one.task).outlives_repeats for one, _ in mixed]
+        request_id = request(None) if False in outlive else ""
         jobs = [job for _, job in page]
         pushed, ids = yield from self.engine.push(queue, request_id, jobs, max_aliases=max_aliases)
         _complete(page, pushed, ids)
@@ -505,11 +526,12 @@ class RedisBackend(BaseTaskBackend):
         )
         return queue is not None
 
-    def _reschedule(self, task: Task, result_id: str, run_after: datetime) -> Steps[bool]:
-        moment = _at(run_after)
+    def _reschedule(self, task: Task, result_id: str, run_after: Due) -> Steps[bool]:
+        due = moment_of(run_after)
+        moment = _at(due)
         if isinstance(task, RedisTask) and isinstance(task.expires, datetime):
-            check_expiry(task, run_after)
-        line = records.rescheduled(run_after)
+            check_expiry(task, due)
+        line = records.rescheduled(due)
         queue = yield from self.engine.reschedule(task.queue_name, result_id, moment, line)
         if queue is None:
             return False
@@ -602,6 +624,16 @@ def latest_delay(calls: Sequence[Prepared]) -> int | str:
     return max((job.delay for _, job in calls), key=_due, default=0)
 
 
+def _pairs(calls: Sequence[Call]) -> Sequence[Call]:
+    """The calls of enqueue_many(); raises TypeError for one that is not `(args, kwargs)`."""
+    for call in calls:
+        match call:
+            case [Sequence() as args, Mapping()] if not isinstance(args, str | bytes):
+                continue
+        raise TypeError(f"calls must be pairs of args and kwargs, such as ((7,), {{}}), not {call!r:.100}.")
+    return calls
+
+
 def call_payload(prepared: Prepared) -> str:
     """The stored form of a call."""
     return prepared[1].payload
@@ -618,8 +650,10 @@ def _complete(page: Sequence[Prepared], pushed: int, ids: Sequence[str]) -> None
 
 def _at(run_after: datetime) -> str:
     """A moment as the engine takes it: in ms, rounded up, so that the task is never early."""
+    if isinstance(run_after, timedelta):
+        raise TypeError("run_after of a task must be a datetime. Pass a timedelta to using(run_after=...).")
     if not isinstance(run_after, datetime):
-        raise TypeError(f"run_after must be a datetime, not {type(run_after).__name__}.")
+        raise TypeError(f"run_after must be a datetime or a timedelta, not {type(run_after).__name__}.")
     if settings.USE_TZ and run_after.tzinfo is None:
         raise InvalidArgument("run_after must be an aware datetime. Use django.utils.timezone.now().")
     return f"@{max(math.ceil(timestamp(run_after, 'run_after') * 1000), 0)}"
@@ -741,6 +775,7 @@ def problems(alias: str, options: Mapping[str, Any]) -> Iterator[CheckMessage]:
     if using is not None and using not in settings.CACHES:
         yield Error(
             f"TASKS[{alias!r}] has USING={using!r}, which is no alias of CACHES.",
+            hint="Name a django-redis entry of CACHES, or remove it: then the alias of the app is used.",
             id="messaging.E102",
         )
     yield from _bad_modules(alias, chosen[TASK_MODULES])
@@ -749,7 +784,8 @@ def problems(alias: str, options: Mapping[str, Any]) -> Iterator[CheckMessage]:
             if chosen[name] is not None or OPTIONS[name] is not None:
                 check(chosen[name])
         except (TypeError, ValueError) as error:
-            yield Error(f"TASKS[{alias!r}]: {error}", id="messaging.E102")
+            hint = f"Correct it, or remove it: its default is {OPTIONS[name]!r}."
+            yield Error(f"TASKS[{alias!r}]: {error}", hint=hint, id="messaging.E102")
 
 
 def _bad_modules(alias: str, given: Any) -> Iterator[CheckMessage]:

@@ -48,7 +48,7 @@ from .backend import (
 )
 from .commits import Calls, Prepared, Sender, send_on_commit
 from .compat import InvalidTask, Task, TaskResult, TaskResultDoesNotExist, task_backends, task_enqueued
-from .task import RedisTask, takes_values
+from .task import RedisTask, check_call, takes_values
 
 __all__ = ["TaskBatch"]
 
@@ -247,6 +247,7 @@ class TaskBatch:
             raise InvalidTask(
                 f"{task.module_path!r} has result_ttl=0: its return value is not stored for the callback."
             )
+        check_call(task, args, kwargs)
         self._calls.append(self._backend.prepared(task, "", args, kwargs))
 
     def enqueue(self) -> Self:

@@ -15,7 +15,6 @@ schedule, declared or stored: up to which moment its occurrences have been handl
 from __future__ import annotations
 
 import hashlib
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, tzinfo
@@ -34,6 +33,7 @@ from ..services.common.arguments import Duration, request, sequence, timestamp_m
 from ..services.jobs.keys import JobKeys
 from . import records
 from .compat import Task, normalize_json, task_backends
+from .task import misfit
 from .timing import Cron, Every, timing
 
 T = TypeVar("T", bound=Task)
@@ -128,18 +128,11 @@ def _check_declared(task: Task) -> None:
     if known is not None and known.task.func is task.func:  # a reloaded module has a new function
         raise InvalidArgument(f"{known.name} has a schedule already: define a second task.")
     _check_expires(task)
-    try:
-        _bind(task)
-    except TypeError as error:
+    if (problem := misfit(task, (), {})) is not None:
         raise InvalidArgument(
             f"A periodic task is called without arguments, but {task.module_path} has parameters without "
-            f"defaults: {error}."
-        ) from error
-
-
-def _bind(task: Task, *args: Any, **kwargs: Any) -> None:
-    """Raise TypeError if the task can't be called with these arguments."""
-    inspect.signature(task.func).bind(*([None] if task.takes_context else []), *args, **kwargs)
+            f"defaults: {problem}."
+        )
 
 
 def periodic_tasks() -> list[PeriodicTask]:
@@ -502,10 +495,8 @@ def _checked_record(
         raise TypeError(f"kwargs must be a dict, not {type(kwargs).__name__}.")
     positional, named = normalize_json(list(sequence(args, "args"))), normalize_json(dict(kwargs))
     _check_expires(task)
-    try:
-        _bind(task, *positional, **named)
-    except TypeError as error:
-        raise InvalidArgument(f"{task.module_path} can't be called with these arguments: {error}.") from error
+    if (problem := misfit(task, positional, named)) is not None:
+        raise InvalidArgument(f"{task.module_path} can't be called with these arguments: {problem}.")
     return _record(task, when, missed, positional, named)
 
 

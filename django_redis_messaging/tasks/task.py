@@ -15,13 +15,25 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from enum import Enum
-from inspect import Signature, isclass
+from inspect import Parameter, Signature, isclass
 from string import Formatter
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, Protocol, Self, cast, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    Generic,
+    Literal,
+    NamedTuple,
+    Protocol,
+    Self,
+    cast,
+    overload,
+)
 from urllib.parse import unquote
 
 from django.conf import settings
 from django.db import DEFAULT_DB_ALIAS, connections
+from django.utils import timezone
 
 from ..core import encoding
 from ..core.encoding import name as checked
@@ -30,7 +42,8 @@ from ..services.common.arguments import count, milliseconds
 from ..services.jobs.engine import check_attempts, lock_need, permit_need, rate_need
 from ..services.rates.rate_limit import Rate, parse_rates
 from ..services.semaphores.semaphore import MAX_PERMITS
-from .compat import Task, TaskResult, normalize_json, task_backends
+from .compat import InvalidTask, Task, TaskResult, normalize_json, task_backends
+from .other_queues import NOT_DELAYED, RESULT_NAMES, TASK_NAMES, NotDelayed, error_of
 from .retries import Backoff, check_backoff
 
 if TYPE_CHECKING:
@@ -51,6 +64,8 @@ T = TypeVar("T", bound="RedisTask")
 Call = tuple[Sequence[Any], Mapping[str, Any]]
 #: a str with parameters in braces, or a function of the arguments that returns the name
 NameSource = str | Callable[..., str]
+#: when a call is due: a moment, or a time from now on
+Due = datetime | timedelta
 #: copies of a task, for other queues and priorities than its own, that are kept
 MAX_COPIES = 100
 #: fields that a refresh updates; `task` is among them since its run_after may change
@@ -168,8 +183,9 @@ class RedisTask(RememberingTask, Generic[P, R]):
     #: is. "replace": it replaces the arguments of one that waits in the same queue, which begins anew, and is
     #: enqueued beside one that runs
     on_duplicate: Literal["keep", "replace"] = "keep"
-    #: seconds that each call waits before it runs, unless it has a run_after; None: it does not wait
-    delay: float | None = None
+    #: seconds that each call waits before it runs, unless it has a run_after; None: it does not wait. Write
+    #: `delay == None` or `not delay`: the default is equal to None, but `delay is None` is False
+    delay: float | None = cast(None, NOT_DELAYED)  # which is callable: see NotDelayed
     #: when the call is sent: False: at once; True: when all open transactions are committed; a database
     #: alias: when the transaction of that database is committed
     on_commit: bool | str | None = None
@@ -201,19 +217,29 @@ class RedisTask(RememberingTask, Generic[P, R]):
         *,
         priority: int | None = None,
         queue_name: str | None = None,
-        run_after: datetime | None = None,
+        run_after: Due | None = None,
         backend: str | None = None,
         **more: Any,
     ) -> Self:
         """A copy with other values: Django's fields, and the fields of this class. For the latter None is a
-        value, too."""
+        value, too. A timedelta as `run_after` is a `delay`: it counts from each enqueue()."""
         changes: dict[str, Any] = {
             "priority": priority,
             "queue_name": queue_name,
             "run_after": run_after,
             "backend": backend,
         }
-        return replace(self, **{key: value for key, value in changes.items() if value is not None}, **more)
+        changes = {key: value for key, value in changes.items() if value is not None}
+        if isinstance(run_after, timedelta):
+            changes.update(run_after=None, delay=_seconds_until(run_after))
+        return replace(self, **{**more, **changes})
+
+    if not TYPE_CHECKING:  # else type checkers accept any name
+
+        def __getattr__(self, name: str) -> Any:
+            if name in TASK_NAMES:
+                raise error_of("task", name, TASK_NAMES[name])
+            return object.__getattribute__(self, name)  # raises the error that has led here
 
     if TYPE_CHECKING:  # Django's methods
 
@@ -225,7 +251,10 @@ class RedisTask(RememberingTask, Generic[P, R]):
         async def acall(self, *args: P.args, **kwargs: P.kwargs) -> R: ...
 
     def with_args(self: RedisTask[Concatenate[Any, Q], Any], *args: Q.args, **kwargs: Q.kwargs) -> BoundTask:
-        """The task as a follow-up with further arguments, behind the return value of the task before it."""
+        """The task as a follow-up with further arguments, behind the return value of the task before it.
+
+        Raises TypeError if the task can't be called with them."""
+        _check_follow_up_call(self, args, kwargs, self.module_path)
         return BoundTask(self, normalize_json(args), normalize_json(kwargs))
 
     def copied_to(self, backend: str, queue_name: str, priority: int) -> Self:
@@ -263,11 +292,11 @@ class RedisTask(RememberingTask, Generic[P, R]):
         """See cancel()."""
         return await self._backend.acancel(self, result_id)
 
-    def reschedule(self, result_id: str, run_after: datetime) -> bool:
-        """Change when a call that has not started runs."""
+    def reschedule(self, result_id: str, run_after: Due) -> bool:
+        """Change when a call that has not started runs: a moment, or a timedelta from now on."""
         return self._backend.reschedule(self, result_id, run_after)
 
-    async def areschedule(self, result_id: str, run_after: datetime) -> bool:
+    async def areschedule(self, result_id: str, run_after: Due) -> bool:
         """See reschedule()."""
         return await self._backend.areschedule(self, result_id, run_after)
 
@@ -381,6 +410,13 @@ class RedisTaskResult(TaskResult, Generic[R]):
         @property
         def return_value(self) -> R: ...
 
+    else:
+
+        def __getattr__(self, name: str) -> Any:
+            if name in RESULT_NAMES:
+                raise error_of("result", name, RESULT_NAMES[name])
+            return object.__getattribute__(self, name)  # raises the error that has led here
+
     def __post_init__(self) -> None:
         """Leave the arguments as they are: their maker has normalized them, or has read them from JSON."""
 
@@ -436,13 +472,15 @@ class RedisTaskResult(TaskResult, Generic[R]):
         """See cancel()."""
         return await self._backend.acancel(self.task, self.id)
 
-    def reschedule(self, run_after: datetime) -> bool:
-        """Change when the task runs, if it has not started."""
-        return self._rescheduled(run_after, self._backend.reschedule(self.task, self.id, run_after))
+    def reschedule(self, run_after: Due) -> bool:
+        """Change when the task runs, if it has not started: a moment, or a timedelta from now on."""
+        moment = moment_of(run_after)
+        return self._rescheduled(moment, self._backend.reschedule(self.task, self.id, moment))
 
-    async def areschedule(self, run_after: datetime) -> bool:
+    async def areschedule(self, run_after: Due) -> bool:
         """See reschedule()."""
-        return self._rescheduled(run_after, await self._backend.areschedule(self.task, self.id, run_after))
+        moment = moment_of(run_after)
+        return self._rescheduled(moment, await self._backend.areschedule(self.task, self.id, moment))
 
     def set_priority(self, priority: int) -> bool:
         """Change the priority (-100 to 100) of the task, if it has not started. If it is ready, it comes
@@ -476,6 +514,27 @@ class RedisTaskResult(TaskResult, Generic[R]):
         return found[1] if found else ""
 
 
+def moment_of(run_after: Due) -> datetime:
+    """When a call is due."""
+    if not isinstance(run_after, timedelta):
+        return run_after
+    try:
+        return timezone.now() + run_after
+    except OverflowError:
+        raise InvalidArgument(f"run_after is too long or too short: {run_after}.") from None
+
+
+def _seconds_until(run_after: timedelta) -> float:
+    """The `delay` of calls that run after this time; 0 for a negative one. Raises InvalidTask if it is too
+    long."""
+    delay = max(run_after, timedelta())
+    try:
+        milliseconds(delay, "run_after")
+    except InvalidArgument as error:
+        raise InvalidTask(str(error)) from error
+    return delay.total_seconds()
+
+
 def follow_up_id(result_id: str) -> str:
     """The id of the call that follows a call: the same one whenever it is computed."""
     return result_id[0] + hashlib.sha256(result_id.encode()).hexdigest()[:31]
@@ -490,8 +549,8 @@ class Control(Protocol):
     async def aget_result(self, result_id: str) -> TaskResult: ...
     def cancel(self, task: Task, result_id: str) -> bool: ...
     async def acancel(self, task: Task, result_id: str) -> bool: ...
-    def reschedule(self, task: Task, result_id: str, run_after: datetime) -> bool: ...
-    async def areschedule(self, task: Task, result_id: str, run_after: datetime) -> bool: ...
+    def reschedule(self, task: Task, result_id: str, run_after: Due) -> bool: ...
+    async def areschedule(self, task: Task, result_id: str, run_after: Due) -> bool: ...
     def set_priority(self, task: Task, result_id: str, priority: int) -> bool: ...
     async def aset_priority(self, task: Task, result_id: str, priority: int) -> bool: ...
 
@@ -513,7 +572,8 @@ def check_fields(task: RedisTask) -> None:
     for what, kinds in (("retry_on", task.retry_on or ()), ("give_up_on", task.give_up_on)):
         if not isinstance(kinds, tuple) or not all(is_exception(kind) for kind in kinds):
             raise TypeError(f"{what} must be a tuple of exceptions.")
-    _check_seconds(task.delay, "delay")
+    if not isinstance(task.delay, NotDelayed):
+        _check_seconds(task.delay, "delay")
     if task.on_duplicate not in ("keep", "replace"):
         raise InvalidArgument(f"on_duplicate must be 'keep' or 'replace', not {task.on_duplicate!r}.")
     if task.on_commit not in (None, False, True, *connections):
@@ -588,12 +648,14 @@ def _check_follow_up(task: RedisTask, then: Any) -> None:
         )
     if then.run_after is not None:
         raise InvalidArgument("then must have no run_after: it is enqueued when the task before it succeeds.")
-    try:
-        _signature(then.func, then.takes_context).bind(None, *args, **kwargs)
-    except TypeError as error:
+    _check_follow_up_call(then, args, kwargs, "then")
+
+
+def _check_follow_up_call(task: RedisTask, args: Sequence[Any], kwargs: Mapping[str, Any], what: str) -> None:
+    if (problem := misfit(task, (None, *args), kwargs)) is not None:
         raise TypeError(
-            f"then must take the return value as its first argument, and those of with_args(): {error}."
-        ) from None
+            f"{what} must take the return value as its first argument, and those of with_args(): {problem}."
+        )
 
 
 def check_source(source: NameSource, what: str, func: Callable[..., Any], takes_context: bool) -> None:
@@ -627,15 +689,21 @@ def call_name(
     str; InvalidArgument if the template can't be filled in, or the name is not valid."""
     if not isinstance(source, str):
         return checked(source(*args, **kwargs), what)
-    bound = _signature(func, takes_context).bind(*args, **kwargs)
+    try:
+        bound = _signature(func, takes_context).bind(*args, **kwargs)
+    except TypeError as error:
+        raise TypeError(f"{_unfilled(source, what, func)}: {error}.") from None
     bound.apply_defaults()
     try:
         name = source.format_map(bound.arguments)
     except (LookupError, AttributeError, TypeError, ValueError, ArithmeticError) as error:
-        raise InvalidArgument(
-            f"{what} {source!r} can't be filled in with these arguments: {error!r}."
-        ) from None
+        raise InvalidArgument(f"{_unfilled(source, what, func)}: {error!r}.") from None
     return checked(name, what)
+
+
+def _unfilled(template: str, what: str, func: Callable[..., Any]) -> str:
+    name = f"{func.__module__}.{func.__qualname__}"
+    return f"{what} {template!r} of {name} can't be filled in with these arguments"
 
 
 def as_bound(
@@ -654,10 +722,59 @@ def as_bound(
 def takes_values(func: Callable[..., Any], takes_context: bool) -> bool:
     """Whether the callback of a batch has a parameter `values`. Raises TypeError if it can't be called with
     the id of the batch, and with `values` if it has that parameter."""
-    signature = _signature(func, takes_context)
-    has_values = "values" in signature.parameters
-    signature.bind(None, **({"values": []} if has_values else {}))
+    has_values = "values" in _signature(func, takes_context).parameters
+    _own_signature(func, takes_context).bind(None, **({"values": []} if has_values else {}))
     return has_values
+
+
+class Accepted(NamedTuple):
+    """What a function can be called with, so that most calls are checked by a few comparisons."""
+
+    #: the numbers of positional arguments, in calls without others
+    counts: range
+    #: by the number of positional arguments: names that must be given, and names that may be given. Empty if
+    #: the function takes any name
+    required: tuple[frozenset[str], ...]
+    allowed: tuple[frozenset[str], ...]
+
+
+def check_call(task: Task, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """Raise TypeError if a task can't be called with these arguments."""
+    accepted, given, names = accepted_by(task.func, task.takes_context), len(args), kwargs.keys()
+    if given < len(accepted.allowed) and accepted.required[given] <= names <= accepted.allowed[given]:
+        return
+    if (problem := misfit(task, args, kwargs)) is not None:
+        raise TypeError(f"{task.module_path} can't be called with these arguments: {problem}.")
+
+
+def misfit(task: Task, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
+    """Why a task can't be called with these arguments; None if it can."""
+    try:
+        _own_signature(task.func, task.takes_context).bind(*args, **kwargs)
+    except TypeError as error:
+        return str(error)
+    return None
+
+
+@functools.lru_cache(maxsize=1024)
+def accepted_by(func: Callable[..., Any], takes_context: bool) -> Accepted:
+    """What the function of a task can be called with, besides the context."""
+    parameters = _own_signature(func, takes_context).parameters.values()
+    kinds = {one.kind for one in parameters}
+    positional = [one for one in parameters if one.kind <= Parameter.POSITIONAL_OR_KEYWORD]
+    rests = [
+        [*positional[given:], *(one for one in parameters if one.kind == Parameter.KEYWORD_ONLY)]
+        for given in range(len(positional) + 1)
+    ]
+    required = tuple(frozenset(one.name for one in rest if one.default is one.empty) for rest in rests)
+    least = sum(bool(names) for names in required)
+    most = sys.maxsize - 1 if Parameter.VAR_POSITIONAL in kinds else len(positional)
+    # required[-1] are those that can be given by name only
+    counts = range(0) if required[-1] else range(least, most + 1)
+    if Parameter.VAR_KEYWORD in kinds:
+        return Accepted(counts, (), ())
+    allowed = (frozenset(one.name for one in rest if one.kind != Parameter.POSITIONAL_ONLY) for rest in rests)
+    return Accepted(counts, required, tuple(allowed))
 
 
 @functools.lru_cache(maxsize=1024)
@@ -673,18 +790,25 @@ def _fields(template: str, what: str) -> tuple[str, ...]:
     return tuple(re.split(r"[.\[]", field, maxsplit=1)[0] for field, _ in parts)
 
 
+def _own_signature(func: Callable[..., Any], takes_context: bool) -> Signature:
+    """What a call has to fit. Of a function that wraps another one, its own parameters count: a decorator may
+    pass other arguments. The names of templates are those of the wrapped one."""
+    return _signature(func, takes_context, follow_wrapped=False)
+
+
 @functools.lru_cache(maxsize=1024)
-def _signature(func: Callable[..., Any], takes_context: bool) -> Signature:
+def _signature(func: Callable[..., Any], takes_context: bool, *, follow_wrapped: bool = True) -> Signature:
     """The signature of a task's function, without the context and without annotations: these may refer to
     names that exist only for type checkers."""
-    signature = _signature_of(func)
-    parameters = list(signature.parameters.values())[1 if takes_context else 0 :]
+    parameters = list(_signature_of(func, follow_wrapped).parameters.values())
+    if takes_context and parameters[0].kind != Parameter.VAR_POSITIONAL:
+        parameters = parameters[1:]
     return Signature([one.replace(annotation=Signature.empty) for one in parameters])
 
 
-def _signature_of(func: Callable[..., Any]) -> Signature:
+def _signature_of(func: Callable[..., Any], follow_wrapped: bool) -> Signature:
     if sys.version_info >= (3, 14):
         from annotationlib import Format
 
-        return inspect.signature(func, annotation_format=Format.FORWARDREF)
-    return inspect.signature(func)
+        return inspect.signature(func, follow_wrapped=follow_wrapped, annotation_format=Format.FORWARDREF)
+    return inspect.signature(func, follow_wrapped=follow_wrapped)

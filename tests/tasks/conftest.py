@@ -19,6 +19,7 @@ from django_redis_messaging import observe, unobserve
 from django_redis_messaging.core import clients
 from django_redis_messaging.core.testruns import Prefix
 from django_redis_messaging.devserver.server import EmbeddedServer
+from django_redis_messaging.services.jobs import claims as jobs_claims
 from django_redis_messaging.services.jobs import engine as jobs_engine
 from django_redis_messaging.services.jobs import poller as jobs_poller
 from django_redis_messaging.services.jobs import worker as jobs_worker
@@ -94,7 +95,7 @@ def short_backoff(messaging_alias: str, settings: Settings) -> None:
 @pytest.fixture
 def short_polls(monkeypatch: pytest.MonkeyPatch) -> None:
     """Idle workers and pollers look for jobs, and notice a stop, ten times as often."""
-    for module in (jobs_engine, jobs_worker, jobs_poller):
+    for module in (jobs_engine, jobs_claims, jobs_worker, jobs_poller):
         monkeypatch.setattr(module, "POLL_INTERVAL", 0.1)
     monkeypatch.setattr(jobs_poller, "MAX_RATE", 1000.0)
 

@@ -67,8 +67,8 @@ class TestTimeouts:
     def test_a_long_timeout_does_not_delay_a_shorter_one(self, monkeypatch: MonkeyPatch) -> None:
         waits: list[float] = []
         with at_work(concurrency=2) as runner:
-            until(lambda: runner._hosts)
-            running = runner._hosts[0].executor
+            until(lambda: runner._placement.host)
+            running = runner._placement.host.executor
             seconds_to_check = running._seconds_to_check
 
             def record_wait() -> float:

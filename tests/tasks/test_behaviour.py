@@ -286,7 +286,7 @@ class TestUnique:
                     ((2026, {"limit": 5, "where": [{"b": 2, "a": 1}]}), {}),
                     ((2026, [5, 6]), {}),
                     ((2026, [6, 5]), {}),
-                    ((2026,), {"options": [], "unknown": 1}),  # arguments that don't fit the function
+                    ((2026,), {"options": []}),
                 ],
                 5,
             ),
@@ -569,7 +569,7 @@ class TestCancelAndReschedule:
         ("moment", "error"),
         [
             (datetime(2100, 1, 1), ValueError),
-            *((value, TypeError) for value in (5, None, timedelta(1), "now")),
+            *((value, TypeError) for value in (5, None, "now")),
         ],
     )
     async def test_moments_must_be_aware_datetimes(self, moment: Any, error: type[Exception]) -> None:
@@ -579,7 +579,7 @@ class TestCancelAndReschedule:
         with pytest.raises(error):
             await jobs.noop.areschedule(result.id, moment)
         if error is TypeError and moment is not None:
-            with pytest.raises(InvalidTask, match="run_after must be a datetime, not"):
+            with pytest.raises(InvalidTask, match="run_after must be a datetime or a timedelta, not"):
                 jobs.noop.using(run_after=moment)
 
     def test_cancel_does_not_touch_a_dead_letter(self) -> None:

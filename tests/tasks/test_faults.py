@@ -8,10 +8,11 @@ import os
 import random
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
@@ -20,12 +21,19 @@ from django.db import transaction
 from pytest import CaptureFixture, LogCaptureFixture, MonkeyPatch
 from pytest_django import Settings
 
-from django_redis_messaging import Lock, MessagingError, OutcomeUnknown, Unavailable, conf
+from django_redis_messaging import (
+    ConfigurationError,
+    Lock,
+    MessagingError,
+    OutcomeUnknown,
+    Unavailable,
+    conf,
+)
 from django_redis_messaging.core import clients, commands
 from django_redis_messaging.devserver.server import EmbeddedServer
 from django_redis_messaging.services.jobs import worker as jobs_worker
+from django_redis_messaging.services.jobs.claims import LostClaims, Outage
 from django_redis_messaging.services.jobs.engine import JobRecord, Lease, Outcome
-from django_redis_messaging.services.jobs.worker import LostClaims, Outage
 from django_redis_messaging.tasks import await_for_result, wait_for_result
 from django_redis_messaging.tasks.backend import prepare_follow_up
 from django_redis_messaging.tasks.compat import Task, TaskResult, task_enqueued
@@ -299,6 +307,55 @@ class TestLostClaims:
         assert lossy.lost == 1
         assert_released(result)
 
+    @pytest.mark.timing
+    def test_a_stop_does_not_wait_for_an_outage(self, lossy: LossyProxy, lasting: EmbeddedServer) -> None:
+        """The server freezes while an idle worker claims: so the worker tries to release its jobs, too."""
+        runner = worker(lease=LONG_LEASE)
+        stopped: list[float] = []
+
+        with ExitStack() as stack:
+
+            def freeze_and_stop() -> None:
+                stack.enter_context(unavailable(lasting))
+                runner.stop()
+                stopped.append(time.monotonic())
+
+            lossy.lose_next(hang_up=False, then=freeze_and_stop)
+            runner.run()
+            seconds = time.monotonic() - stopped[0]
+        assert seconds < 11  # 8 s on an idle machine
+
+    @pytest.mark.timing
+    @pytest.mark.parametrize("server_returns", [True, False])
+    def test_worker_that_stops_in_an_outage_releases_them(
+        self,
+        server_returns: bool,
+        lossy: LossyProxy,
+        lasting: EmbeddedServer,
+        monkeypatch: MonkeyPatch,
+        caplog: LogCaptureFixture,
+    ) -> None:
+        """If the server replies again in time."""
+        monkeypatch.setattr(jobs_worker, "IDLE_DEADLINE", 0.2)
+        monkeypatch.setattr(jobs_worker, "RELEASE_DEADLINE", 10.0 if server_returns else 0.2)
+        result = jobs.note.using(max_attempts=1).enqueue("once")
+        runner = worker(lease=LONG_LEASE)
+        thaw = threading.Timer(2 * jobs_worker.LAST_DEADLINE, lasting.thaw)
+        with ExitStack() as stack:
+
+            def freeze_and_stop() -> None:
+                stack.enter_context(unavailable(lasting))
+                runner.stop()
+                if server_returns:
+                    thaw.start()
+
+            lossy.lose_next(hang_up=False, then=freeze_and_stop)
+            runner.run()
+        assert lossy.lost == 1
+        assert ("Releasing the jobs of lost claims failed" in caplog.text) == (not server_returns)
+        if server_returns:
+            assert_released(result)
+
     def test_claim_that_is_executed_late_is_released(self, lossy: LossyProxy) -> None:
         """Its request was on its way while the next ones were answered."""
         result = jobs.noop.using(max_attempts=1).enqueue()
@@ -480,6 +537,17 @@ class TestWorkerWithoutRedis:
         for error in (Unavailable(), OutcomeUnknown()):
             outage.add(error, [settlement])
             assert (settlement.lease in outage.sent) == isinstance(error, OutcomeUnknown)
+
+    @pytest.mark.parametrize("error", [Unavailable, OutcomeUnknown, ConfigurationError])
+    def test_outage_is_long_after_the_deadline_or_if_no_retry_helps(
+        self, error: type[MessagingError]
+    ) -> None:
+        """However short the deadline of the call was."""
+        seconds = conf.current().COMMAND_DEADLINE
+        for began, is_over in ((time.monotonic(), False), (time.monotonic() - seconds, True)):
+            outage = Outage(began)
+            outage.add(error(), [])
+            assert outage.is_long == (is_over or error is ConfigurationError)
 
 
 @pytest.mark.timing

@@ -18,9 +18,8 @@ from pytest import LogCaptureFixture, MonkeyPatch
 from django_redis_messaging.devserver.server import EmbeddedServer
 from django_redis_messaging.errors import Unavailable
 from django_redis_messaging.management.loops import LoopGroup
-from django_redis_messaging.services.jobs import threads
-from django_redis_messaging.services.jobs import worker as jobs_worker
-from django_redis_messaging.services.jobs.engine import Claimed, LeasedJob, Outcome, Settlement
+from django_redis_messaging.services.jobs import claims, placement, threads
+from django_redis_messaging.services.jobs.engine import Claimed, Lease, LeasedJob, Outcome, Settlement
 from django_redis_messaging.services.jobs.worker import Worker as JobsWorker
 from django_redis_messaging.tasks import worker as tasks_worker
 from django_redis_messaging.tasks.compat import TaskResult, task_finished, task_started
@@ -228,7 +227,7 @@ class TestApart:
         self.lose(lost)
         first = jobs.wait.using(priority=10).enqueue()
         with at_work(concurrency=3, lease=1.0) as runner:
-            until(lambda: runner._apart.waiting and jobs.notes)
+            until(lambda: runner._placement.apart.waiting and jobs.notes)
             after = [jobs.note.enqueue("after") for _ in range(3)]
             lease_ends = server().zscore(keys().queue("default").leased, lost.id)
             # its lease is extended while it waits
@@ -253,14 +252,15 @@ class TestApart:
 
     def test_its_wait_is_limited(self, monkeypatch: MonkeyPatch) -> None:
         """After a wait in vain, an idle worker gets it, and the lanes of the busy one claim others."""
-        monkeypatch.setattr(jobs_worker, "APART_FIRST_WAIT", 0.2)
+        monkeypatch.setattr(placement, "APART_FIRST_WAIT", 0.2)
+        # after each wait, both workers have the same chance; with longer waits, the idle one could have none
+        monkeypatch.setattr(placement, "APART_MAX_WAIT", 0.4)
         lost = jobs.note.enqueue("lost")
         self.lose(lost)
         busy = jobs.wait.using(priority=10).enqueue()
         with at_work(concurrency=2) as runner:
-            until(lambda: runner._apart._wait == 0.4)  # each wait is longer
-            until(lambda: counts()[1] == 1)  # released with a delay
-            assert (state(lost).attempts, state(lost).lost) == (2, 2)
+            until(lambda: runner._placement.apart._wait == 0.4)  # each wait is longer
+            until(lambda: state(lost)[:4] == ("waiting", 0, 2, 2))  # no attempt counts
             assert ended(jobs.note.enqueue("other")).status == SUCCESSFUL
             with at_work() as idle:
                 assert ended(lost).worker_ids[-1] == idle.id
@@ -271,7 +271,7 @@ class TestApart:
     def test_several_run_one_after_the_other(
         self, monkeypatch: MonkeyPatch, caplog: LogCaptureFixture
     ) -> None:
-        monkeypatch.setattr(jobs_worker, "APART_DELAY", 0.01)
+        monkeypatch.setattr(placement, "APART_DELAY", 0.01)
         results = [jobs.sleep.enqueue(0.05) for _ in range(3)]
         self.lose(*results)
         with caplog.at_level("INFO"), at_work(concurrency=3):  # Django logs each start and end of a task
@@ -284,7 +284,7 @@ class TestApart:
         self.lose(lost)
         first = jobs.wait.using(priority=10).enqueue()
         with at_work(concurrency=2) as runner:
-            until(lambda: runner._apart.waiting and jobs.notes == ["waits"])
+            until(lambda: runner._placement.apart.waiting and jobs.notes == ["waits"])
             runner.stop()
             until(lambda: state(lost).status == "waiting")
             jobs.go.set()
@@ -347,25 +347,83 @@ class TestStopping:
     def test_a_follow_up_that_cannot_be_pushed_is_tried_again(self, monkeypatch: MonkeyPatch) -> None:
         """No claim settles its job meanwhile."""
         runner, failures = worker(), iter([Unavailable("no connection")])
-        settle_and_push = runner._settle_and_push
+        settle_and_push = runner._claims._settle_and_push
 
         def fail_once(settlement: Settlement) -> None:
             for error in failures:
                 raise error
             settle_and_push(settlement)
 
-        monkeypatch.setattr(runner, "_settle_and_push", fail_once)
-        monkeypatch.setattr(jobs_worker, "FOLLOW_UP_INTERVAL", 0.01)
+        monkeypatch.setattr(runner._claims, "_settle_and_push", fail_once)
+        monkeypatch.setattr(claims, "FOLLOW_UP_INTERVAL", 0.01)
         result = jobs.noop.using(then=jobs.note).enqueue()
         jobs.noop.enqueue_many([([], {})] * 3)
         with running(runner.run, runner.stop):
             until(lambda: jobs.notes == [None])
         assert ended(result).status == SUCCESSFUL
 
+    def test_a_follow_up_that_always_fails_holds_up_no_others(self, monkeypatch: MonkeyPatch) -> None:
+        runner = worker()
+        settle_and_push = runner._claims._settle_and_push
+        failing = jobs.noop.using(then=jobs.note).enqueue()
+
+        def fail_for_one(settlement: Settlement) -> None:
+            if settlement.lease.id == failing.id:
+                raise Unavailable("no connection")
+            settle_and_push(settlement)
+
+        monkeypatch.setattr(runner._claims, "_settle_and_push", fail_for_one)
+        monkeypatch.setattr(claims, "FOLLOW_UP_INTERVAL", 0.01)
+        others = [jobs.noop.using(then=jobs.note).enqueue() for _ in range(2)]
+        with running(runner.run, runner.stop):
+            assert [ended(one).status for one in others] == [SUCCESSFUL] * 2
+            until(lambda: jobs.notes == [None, None])
+            assert state(failing).status == "running"
+            monkeypatch.setattr(runner._claims, "_settle_and_push", settle_and_push)
+            assert ended(failing).status == SUCCESSFUL
+
+    def test_leases_of_follow_ups_are_extended(self) -> None:
+        """Also without an outage: each may fail for a reason of its own."""
+        result, runner = jobs.noop.enqueue(), worker(lease=1000.0)
+        [leased] = engine().claim(["default"], 1, 60_000, worker=runner.id).jobs
+        runner._leases.follow_ups.append(leased.lease.settlement(Outcome.DONE))
+        runner._keeper.keep_leases()
+        assert server().zscore(keys().queue("default").leased, result.id) > server_ms() + 900_000
+
+    def test_loop_waits_for_events_after_an_outage(self, monkeypatch: MonkeyPatch) -> None:
+        """Though nothing is claimed that could end it."""
+        runner = worker()
+        turns: list[float] = []
+        take_events = runner._take_events
+
+        def count_turn(seconds: float) -> None:
+            turns.append(seconds)
+            take_events(seconds)
+
+        monkeypatch.setattr(runner, "_take_events", count_turn)
+        runner._claims.outage = claims.Outage(retry_at=time.monotonic())
+        assert runner._seconds_to_claim() > 0
+        jobs.noop.enqueue()
+        [leased] = engine().claim(["default"], 1, 60_000, worker=runner.id).jobs
+        runner._leases.jobs[1] = placement.Job(1, leased)
+        runner._drain(time.monotonic() + 0.05)
+        assert len(turns) <= 2
+
+    @pytest.mark.parametrize("is_settled", [True, False])
+    def test_a_follow_up_ends_an_outage(self, is_settled: bool) -> None:
+        """Unless settlements may have been applied: the next claim asks for them."""
+        runner, settlement = worker(), Lease("default", "id", 1, "token").settlement(Outcome.DONE)
+        runner._claims.outage = claims.Outage()
+        runner._leases.follow_ups.append(settlement)
+        if not is_settled:
+            runner._leases.settlements.append(settlement)
+        runner._claims.settle_follow_ups()
+        assert (runner._claims.outage is None) == is_settled
+
     def test_nothing_is_run_that_was_claimed_during_a_stop(self, monkeypatch: MonkeyPatch) -> None:
         result = jobs.note.enqueue("never")
         runner = worker()
-        exchange = runner._exchange
+        exchange = runner._claims._exchange
 
         def stop_before_reply(settlements: Sequence[Settlement], count: int) -> Claimed:
             claimed = exchange(settlements, count)
@@ -373,7 +431,7 @@ class TestStopping:
                 runner.stop()
             return claimed
 
-        monkeypatch.setattr(runner, "_exchange", stop_before_reply)
+        monkeypatch.setattr(runner._claims, "_exchange", stop_before_reply)
         runner.run()
         assert jobs.notes == []
         assert_released(result)

@@ -7,6 +7,7 @@ to report: an unnecessary one is an error.
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from typing import assert_type
 
 from django_redis_messaging.tasks import chain, periodic, task, wait_for_result
@@ -58,6 +59,20 @@ async def check_async_arguments() -> None:
     await add.aenqueue(1, 2)
     await add.aenqueue(1, "x")  # type: ignore[arg-type]
     await greet.acall(7)  # type: ignore[arg-type]
+
+
+def check_due_times() -> None:
+    for due in (timedelta(minutes=5), datetime(2030, 1, 1, tzinfo=UTC)):
+        result = add.using(run_after=due).enqueue(1, 2)
+        result.reschedule(due)
+        add.reschedule(result.id, due)
+    add.using(run_after=300)  # type: ignore[arg-type]
+    result.reschedule(300)  # type: ignore[arg-type]
+
+
+def check_names_of_other_queues() -> None:
+    add.apply_async((1, 2))  # type: ignore[attr-defined]
+    add.enqueue(1, 2).get()  # type: ignore[attr-defined]
 
 
 def check_results() -> None:
