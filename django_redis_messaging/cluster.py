@@ -111,8 +111,8 @@ class ClusterClient(DefaultClient):  # type: ignore[misc]
     """A CLIENT_CLASS of django-redis for a Cluster.
 
     All nodes of LOCATION may be down but one. `get_many`, `set_many` and `delete_many` send commands to all
-    owners; they are not atomic. `clear` removes the keys of this cache only, found by SCAN: a Cluster has
-    only one database, so FLUSHDB would delete the chats too. Commands of several keys that can't be split,
+    owners; they are not atomic. `clear` removes the keys of this cache only, found by SCAN: a Cluster usually
+    has one database, so FLUSHDB would delete the chats too. Commands of several keys that can't be split,
     such as `sinter`, need keys of one slot, else they raise the driver's RedisClusterException.
     """
 
@@ -186,6 +186,6 @@ def _parse(url: str) -> dict[str, Any]:
     if "host" not in options or options.get("db"):
         raise ImproperlyConfigured(
             "LOCATION must name nodes of a Cluster as redis://host:port or rediss://host:port: a Cluster is "
-            "not reached by a unix socket, and has the database 0 only."
+            "not reached by a unix socket, and redis-py's client of a Cluster uses the database 0 only."
         )
     return options

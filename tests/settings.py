@@ -10,7 +10,7 @@ ALLOWED_HOSTS = ["testserver", "localhost", "127.0.0.1"]
 USE_TZ = True
 TIME_ZONE = "UTC"
 ROOT_URLCONF = "tests.urls"
-LOGIN_URL = "/admin/login/"
+LOGIN_URL = "/sign-in/"
 STATIC_URL = "static/"
 INSTALLED_APPS = [
     "django.contrib.admin",

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
-from django_redis_messaging.core import testruns
+from .support.processes import outside_of_tests
+from .support.typed_files import BLOCK, Block, place, type_in
 
 ROOT = Path(__file__).parent.parent
 GUIDE = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 SECTION = re.compile(r"^## How to add a service\n(.*?)(?=^## |\Z)", re.MULTILINE | re.DOTALL)
-#: a block: its language and its text
-BLOCK = re.compile(r"^(`{3,})(\w+)\n(.*?)^\1$", re.MULTILINE | re.DOTALL)
-#: the file of a block, in the text before it
-PLACE = re.compile(r"`([\w/]+\.\w+)`")
 #: seconds that the tests of the example may take, even on a busy machine
 PATIENCE = 300
 #: least number of tests that concern the example: its own, and those of script, keys and page
@@ -30,14 +25,6 @@ PYTEST = ("-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider")
 CONCERNED = ("signup", "test_all_keys_differ", "every_imported_name", "TestFolders")
 #: most places that a new service may touch
 MAX_PLACES = 7
-
-
-class Block(NamedTuple):
-    """A block of the example, and the file that it is typed into."""
-
-    path: str
-    language: str
-    text: str
 
 
 def example() -> tuple[str, list[Block]]:
@@ -52,31 +39,9 @@ def example() -> tuple[str, list[Block]]:
             commands += block[3]
         else:
             paragraph = text[end : block.start()].rstrip().rpartition("\n\n")[2]
-            place = PLACE.search(paragraph)
-            assert place is not None, f"the text before a block names no file: {paragraph!r}"
-            blocks.append(Block(place[1], block[2], block[3]))
+            blocks.append(Block(place(paragraph), block[2], block[3]))
         end = block.end()
     return commands, blocks
-
-
-def type_in(block: Block, root: Path) -> None:
-    """Write a new file, or add the lines of a diff to an existing one."""
-    path = root / block.path
-    if block.language != "diff":
-        assert not path.exists(), f"{block.path} exists: show a diff"
-        path.write_text(block.text, encoding="utf-8")
-        return
-    lines, at = path.read_text(encoding="utf-8").splitlines(), -1
-    for line in filter(None, block.text.splitlines()):
-        if line.startswith("+"):
-            assert at >= 0, "a diff begins with a line of the file"
-            at += 1
-            lines.insert(at, line[1:])
-        else:
-            found = lines.count(line[1:])
-            assert found == 1, f"{block.path} has {found} lines {line[1:]!r}"
-            at = lines.index(line[1:])
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 @pytest.fixture(scope="module")
@@ -98,13 +63,8 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def run(root: Path, *words: str) -> str:
     """Run Python in the copy, outside of this run of tests; returns the output."""
-    inherited = {
-        name: value
-        for name, value in os.environ.items()
-        if name != testruns.VARIABLE and not name.startswith(("PYTEST_", "COV_", "COVERAGE_"))
-    }
     done = subprocess.run(
-        [sys.executable, *words], cwd=root, env={**inherited, "PYTHONPATH": str(root)},
+        [sys.executable, *words], cwd=root, env={**outside_of_tests(), "PYTHONPATH": str(root)},
         capture_output=True, text=True, timeout=PATIENCE, check=False,
     )  # fmt: skip
     output = done.stdout + done.stderr
@@ -156,6 +116,7 @@ def test_numbers_of_blocks_are_those_of_the_table() -> None:
         (Block("taken.py", "diff", "+x = 1\n"), "begins with a line of the file"),
         (Block("taken.py", "diff", " y = 2\n+x = 1\n"), "has 0 lines"),
         (Block("taken.py", "diff", " z = 3\n+x = 1\n"), "has 2 lines"),
+        (Block("taken.py", "diff", "-y = 2\n"), "has 0 lines"),
     ],
 )
 def test_blocks_without_a_definite_place_are_refused(block: Block, problem: str, tmp_path: Path) -> None:

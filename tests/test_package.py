@@ -9,6 +9,7 @@ import importlib
 import inspect
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -19,6 +20,7 @@ from typing import Any, NamedTuple
 import pytest
 from django.apps import apps
 from django.core.management import call_command
+from hatchling.builders.wheel import WheelBuilder
 
 import django_redis_messaging
 from django_redis_messaging.core import commands
@@ -32,6 +34,7 @@ from django_redis_messaging.services.mailboxes.mailbox import MailboxKeys
 from django_redis_messaging.services.users.keys import UserKeys
 
 PACKAGE = Path(str(django_redis_messaging.__file__)).parent
+ROOT = Path(__file__).parents[1]
 NAME = PACKAGE.name
 PUBLIC: list[str] = django_redis_messaging.__all__
 SERVICES: list[type[Service]] = [
@@ -186,6 +189,39 @@ def test_examples_of_docstrings_run(example: doctest.DocTest) -> None:
     assert not failed, output.getvalue()
 
 
+#: links and pictures of Markdown and HTML that lead to no other site
+RELATIVE = re.compile(r"""\]\((?!https?:)[^)]*\)|\b(?:src|srcset|href)="(?!https?:)[^"]*\"""")
+
+
+class TestDescription:
+    """What PyPI shows: README.md, without the other files of the repository."""
+
+    def describe(self, folder: Path, urls: str) -> str:
+        """The description that the project has with these [project.urls]."""
+        for name in ("hatch_build.py", "README.md", "LICENSE"):
+            shutil.copy(ROOT / name, folder)
+        project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+        project = re.sub(r"^\[project\.urls\]\n(?:\w.*\n)*", "", project, flags=re.MULTILINE)
+        (folder / "pyproject.toml").write_text(f"{project}\n[project.urls]\n{urls}\n", encoding="utf-8")
+        return str(WheelBuilder(str(folder)).metadata.core.readme)
+
+    def test_relative_links_become_text(self, tmp_path: Path) -> None:
+        assert len(RELATIVE.findall((ROOT / "README.md").read_text(encoding="utf-8"))) > 20
+        described = self.describe(tmp_path, "")
+        assert RELATIVE.findall(described) == []
+        for text in ("# django-redis-messaging\n", "The tutorial builds", "](https:", "urlpatterns += ["):
+            assert text in described
+
+    def test_links_lead_to_the_address_of_the_project(self, tmp_path: Path) -> None:
+        source = "https://github.com/example/shop"
+        described = self.describe(tmp_path, f'Source = "{source}/"')
+        assert RELATIVE.findall(described) == []
+        assert f"[tutorial]({source}/blob/HEAD/docs/tutorial.md)" in described
+        assert f"]({source}#guarantees)" in described
+        assert f'src="{source}/raw/HEAD/docs/screenshot.png"' in described
+        assert f'srcset="{source}/raw/HEAD/docs/screenshot-dark.png"' in described
+
+
 def methods(kind: type) -> list[tuple[str, Any]]:
     """The public methods of a class: instance, class and static methods."""
     return [
@@ -315,7 +351,8 @@ FLOORS = (
 UPWARDS = {("core.testruns", "devserver.server"): "a run of tests starts a server; other processes never do"}
 #: modules whose functions import modules of the package, with the reason
 LAZY = {
-    "apps": "Django loads the app before the models; most processes run no checks",
+    "admin": "the admin loads it in each process of a site",
+    "apps": "Django loads it in each process of a site",
     "core.testruns": "only runs of tests start a server",
     "management.commands.messaging_check": "Django's Tasks may not be installed",
     "management.commands.periodic_tasks": "Django's Tasks may not be installed",
@@ -323,8 +360,7 @@ LAZY = {
     "management.commands.run_worker": "Django's Tasks may not be installed",
     "management.loops": "Django's Tasks may not be installed",
     "pytest_plugin": "pytest loads it at each start, in other projects too",
-    "web.directories": "the app imports it before the models are loaded",
-    "web.stream_access": "the app imports it before the models are loaded",
+    "web.directories": "a process that saves users doesn't need all services",
 }
 
 
@@ -393,7 +429,8 @@ class TestLayers:
         web = tuple(f"django.{name}" for name in ("http", "views", "urls", "forms", "template", "contrib"))
         for dotted, path in modules("core", "services").items():
             for name in imported(dotted, path):
-                if not name.startswith("django.contrib.gis.geoip2"):  # a reader of databases
+                # a reader of databases; classes for type checkers alone
+                if not name.startswith(("django.contrib.gis.geoip2", "django.contrib.auth.")):
                     assert not name.startswith(web), f"{dotted} imports {name}"
 
     def test_no_module_imports_itself_through_others(self) -> None:

@@ -1,1 +1,1 @@
-"""A small demo site: `uv run testproject/manage.py demo`."""
+"""A small demo site: `uv run --no-dev --group demo testproject/manage.py demo`."""

@@ -79,7 +79,7 @@ WRONG: dict[str, tuple[Callable[[Chat], Any], type[Exception], str]] = {
     "title surrogate": (lambda chat: chat.rename("ann", "\ud800"), ValueError, "title.*surrogate"),
     "first title": (lambda chat: Chat.create("ann", [], title=None), TypeError, "title"),
     "first title surrogate": (lambda chat: Chat.create("ann", [], title="\ud800"), ValueError, "title"),
-    "recipients None": (lambda chat: Chat.create("ann", None), TypeError, "iterable"),
+    "recipients None": (lambda chat: Chat.create("ann", None), TypeError, "list of users"),
     "recipients str": (lambda chat: Chat.create("ann", "bob"), TypeError, "list"),
     "recipients bytes": (lambda chat: Chat.create("ann", b"bob"), TypeError, "recipient"),
     "open": (lambda chat: Chat.create("ann", [], open="yes"), TypeError, "open"),
@@ -167,7 +167,7 @@ BAD_NAMES = {
     "bytes": (b"ann", TypeError, "must be a str"),
     "int": (7, TypeError, "must be a str"),
     "list": (["ann"], TypeError, "must be a str"),
-    "none": (None, TypeError, "must be a str, not NoneType"),
+    "none": (None, TypeError, "not NoneType"),
 }
 #: operations for which None is valid
 OPTIONAL = {

@@ -123,7 +123,7 @@ def cluster(servers: Servers) -> Iterator[Cluster]:
 @pytest.fixture
 def private() -> Iterator[Server]:
     """A server that the test may break."""
-    with Server(append_only=True) as started:
+    with Server(append_only=True, options={"appendfsync": "always"}) as started:
         yield started
 
 

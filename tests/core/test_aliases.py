@@ -451,7 +451,7 @@ class TestDeployCheck:
         servers = [topology.Server("it", {"redis_version": "7.0.15"}, {})]
         assert list(topology._check_versions("it", servers, ["redis 7.0.15", "unknown"])) == []
         [message] = topology._check_versions("it", servers, ["redis 7.2.4"])
-        assert "redis 7.0.15, redis 7.2.4" in message.msg
+        assert (message.id, "redis 7.0.15, redis 7.2.4" in message.msg) == ("messaging.W021", True)
 
     def test_what_may_not_be_read_is_unknown(self, connect: Connect, server: Server) -> None:
         with server.client() as admin:

@@ -45,8 +45,8 @@ from django_redis_messaging.core.connection import (
 from django_redis_messaging.core.outcome import NotSent
 from django_redis_messaging.core.pool import Connections
 from django_redis_messaging.devserver.server import EmbeddedServer as Server
+from django_redis_messaging.services.jobs.claims import Claims, Keeper
 from django_redis_messaging.services.jobs.engine import Engine
-from django_redis_messaging.services.jobs.worker import Keeper, Worker
 from tests.core.conftest import Connect, frozen, takes
 from tests.support.clusters import until
 from tests.support.example_service import Things
@@ -566,7 +566,7 @@ class TestRenewals:
     def test_the_heartbeat_of_a_worker(self, limited: Limited) -> None:
         limited(1)
         engine = Engine(conf.prefix(), "queue", "calls")
-        keeper = Keeper(Worker(engine, "messaging", ["calls"], lambda _: None))
+        keeper = Keeper(Claims(engine, "messaging", "worker", ["calls"], lease=30))
         with all_in_use(1), deadline(LONG / 2):
             keeper.report()
 

@@ -123,7 +123,7 @@ def test_a_stopped_server_cannot_be_frozen() -> None:
 
 
 def test_append_only_keeps_data_on_the_same_socket_and_for_the_next_server(tmp_path: Path) -> None:
-    with EmbeddedServer(tmp_path, append_only=True) as server:
+    with EmbeddedServer(tmp_path, append_only=True, options={"appendfsync": "always"}) as server:
         socket = server.socket
         put(server)
         for end in (server.restart, server.kill):

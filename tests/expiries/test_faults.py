@@ -22,7 +22,7 @@ from pytest_django import Settings
 from django_redis_messaging import Expired, Expiry, Unavailable, conf
 from django_redis_messaging.devserver.server import EmbeddedServer
 from django_redis_messaging.handlers import TimerHandler
-from django_redis_messaging.services.expiries.timers import Firing, namespaces_key
+from django_redis_messaging.services.expiries.timers import Firing, TimerEngine, namespaces_key
 from django_redis_messaging.services.jobs.engine import Outcome
 from django_redis_messaging.services.jobs.keys import request_shard
 from django_redis_messaging.services.listening.listener import DispatchLock
@@ -181,6 +181,27 @@ class TestHandlers:
             until(lambda: received)
             until(lambda: counts() == [0, 0, 0, 2])
         assert received.names == ["3"]
+
+    def test_timers_that_cannot_be_started_hold_up_no_others(
+        self, orders: Expiry, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """They are released with a delay, so the next claim gets those behind them."""
+        received, engine_confirm = Received(), TimerEngine.confirm
+
+        def confirm_unless_broken(engine: TimerEngine, leased: Any, name: str) -> Any:
+            if name.startswith("broken"):
+                raise Unavailable("no connection")
+            return engine_confirm(engine, leased, name)
+
+        monkeypatch.setattr(TimerEngine, "confirm", confirm_unless_broken)
+        monkeypatch.setattr("django_redis_messaging.services.expiries.timers.START_DELAY", 600_000)
+        for kind in ("broken", "healthy"):
+            for number in range(8):
+                orders.start(f"{kind} {number}", 0.001)
+        with listening({"order": received}):
+            until(lambda: len(received) == 8)
+            until(lambda: counts() == [0, 8, 0, 0])
+        assert sorted(received.names) == [f"healthy {number}" for number in range(8)]
 
 
 def confirm(leased: Any) -> int:

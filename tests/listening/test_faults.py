@@ -233,7 +233,7 @@ class TestReconnecting:
 @contextmanager
 def own_server(settings: Settings, **options: Any) -> Iterator[EmbeddedServer]:
     """A server for the block, to which the app's alias leads."""
-    with EmbeddedServer(options={NOTIFY: ALL}, **options) as single:
+    with EmbeddedServer(options={NOTIFY: ALL, "appendfsync": "always"}, **options) as single:
         lead_to(settings, single.url, COMMAND_DEADLINE=0.2)
         yield single
         clients.close()

@@ -84,7 +84,7 @@ class Cluster(Servers):
     """`primaries` nodes that share the slots, and behind them as many replicas, if wanted: with three, the
     node 3 is the replica of the node 0. Others, as many as `later`, run already and join when they are told
     to. What a method calls `at` is the number of a node. `tls` are the server's options for certificates: the
-    nodes then listen on TLS ports, too."""
+    nodes then listen on TLS ports, too. Several databases need Valkey 9: the last one is used."""
 
     def __init__(
         self,
@@ -95,9 +95,11 @@ class Cluster(Servers):
         node_timeout: int = NODE_TIMEOUT,
         tls: Mapping[str, str] | None = None,
         program: str | None = None,
+        databases: int = 1,
     ) -> None:
         super().__init__()
         self._primaries = primaries
+        self._databases = databases
         self._replicas = replicas
         self._later = later
         #: ms after which a silent node counts as dead, unless a test changes it
@@ -142,7 +144,7 @@ class Cluster(Servers):
 
     def url(self, at: int) -> str:
         """The LOCATION of a CACHES entry that names this node."""
-        return f"redis://{self._addresses[at]}:{self._ports[at]}?db=0"
+        return f"redis://{self._addresses[at]}:{self._ports[at]}?db={self._databases - 1}"
 
     def id(self, at: int) -> str:
         return str(self.clients[at].execute_command("CLUSTER MYID").decode())
@@ -185,8 +187,10 @@ class Cluster(Servers):
         return self.total("errorstats", "errorstat_TRYAGAIN", "count")
 
     def migrate(self, slot: int, to: int) -> None:
-        """Move a slot and its keys, as `redis-cli --cluster reshard` does."""
-        if self.owner(slot) != to:
+        """Move a slot and its keys: as `redis-cli --cluster reshard` does, or with all databases at once."""
+        if self._databases > 1:
+            self._migrate_atomically(slot, to)
+        elif self.owner(slot) != to:
             self._open(slot, to)
             self._finish(slot, to)
 
@@ -277,6 +281,8 @@ class Cluster(Servers):
             "cluster-allow-replica-migration": "no",
             "repl-diskless-sync-delay": 0,
         }
+        if self._databases > 1:
+            options["cluster-databases"] = self._databases
         if self._tls is not None:
             self.tls_ports.append(free_port())
             # Redis 7.0 replicates from the port that it uses for the cluster bus
@@ -288,7 +294,7 @@ class Cluster(Servers):
             }
         server = self._server(options)
         self.servers.append(self._stack.enter_context(server))
-        self.clients.append(self._stack.enter_context(server.client()))
+        self.clients.append(self._stack.enter_context(server.client(db=self._databases - 1)))
 
     def _server(self, options: dict[str, str | int]) -> EmbeddedServer:
         return EmbeddedServer(options=options, program=self._program)
@@ -357,6 +363,11 @@ class Cluster(Servers):
         return mine["master_link_status"] == "up" and bool(
             mine["slave_repl_offset"] >= theirs["master_repl_offset"]
         )
+
+    def _migrate_atomically(self, slot: int, to: int) -> None:
+        words = ("CLUSTER", "MIGRATESLOTS", "SLOTSRANGE", slot, slot, "NODE", self.id(to))
+        self.clients[self.owner(slot)].execute_command(*words)
+        until(lambda: self._agreed(slot, to))
 
     def _open(self, slot: int, to: int) -> None:
         source = self.owner(slot)

@@ -15,6 +15,7 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from .processes import ROOT
 
@@ -44,10 +45,12 @@ def manage(directory: Path, *words: str, **more: str) -> str:
 class Demo:
     """A running demo; `output` is what it has printed so far."""
 
-    def __init__(self, directory: Path, *args: str, env: dict[str, str] | None = None) -> None:
+    def __init__(
+        self, directory: Path, *args: str, python: str = sys.executable, env: dict[str, str] | None = None
+    ) -> None:
         self.directory = directory
         self.process = subprocess.Popen(
-            [sys.executable, str(MANAGE), "demo", "--port", "0", *SMALL, *args],
+            [python, str(MANAGE), "demo", "--port", "0", *SMALL, *args],
             env=environment(directory, **(env or {})),
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
             start_new_session=True,
@@ -93,8 +96,8 @@ def demos(directory: Path) -> Iterator[Callable[..., Demo]]:
     """Starts demos that share a directory; kills those still running at the end."""
     started: list[Demo] = []
 
-    def start(*args: str, env: dict[str, str] | None = None) -> Demo:
-        started.append(Demo(directory, *args, env=env))
+    def start(*args: str, **options: Any) -> Demo:
+        started.append(Demo(directory, *args, **options))
         return started[-1]
 
     yield start

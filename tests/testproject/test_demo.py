@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
+import subprocess
+import sys
 import urllib.error
 import urllib.request
 from collections import Counter
@@ -21,12 +24,15 @@ from django_redis_messaging.devserver.server import EmbeddedServer
 
 from ..devserver.test_embedded import readable_by_others
 from ..support.demo import NOTIFICATIONS, Browser, Demo, manage
+from ..support.processes import ROOT
 from .conftest import start
 from .test_traffic import read, requests_of, totals_of
 
 __all__ = ["Demo", "start"]  # for tests in a browser
 
 Start = Callable[..., Demo]
+#: number of packages that the README's command may install beside this one
+MAX_PACKAGES = 15
 ROOM = "/messages/chats/demo-lunch/"
 
 
@@ -305,6 +311,25 @@ class TestData:
 
 
 class TestStart:
+    def test_the_command_of_the_readme_installs_few_packages(
+        self, start: Start, tmp_path_factory: pytest.TempPathFactory
+    ) -> None:
+        """The demo needs no others."""
+        readme = (ROOT / "README.md").read_text(encoding="utf-8")
+        [options] = re.findall(r"uv run (.*) testproject/manage\.py demo$", readme, re.MULTILINE)
+        environment = tmp_path_factory.mktemp("environment")
+        subprocess.run(
+            ["uv", "sync", "-q", "--locked", "--no-install-project", "-p", sys.executable, *options.split()],
+            cwd=ROOT, env={**os.environ, "UV_PROJECT_ENVIRONMENT": str(environment)}, check=True,
+        )  # fmt: skip
+        packages = [path.stem for path in environment.glob("lib/*/site-packages/*.dist-info")]
+        assert 5 < len(packages) <= MAX_PACKAGES, packages
+        demo = start(python=str(environment / "bin" / "python"), env={"PYTHONPATH": str(ROOT)})
+        browser = Browser(demo.address, "alice")
+        for page in ("/orders/", "/shop/", "/market/", "/traffic/"):
+            browser.get(page)
+            assert browser.where == page
+
     @pytest.mark.parametrize(
         ("args", "text"),
         [
