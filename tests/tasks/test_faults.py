@@ -495,7 +495,7 @@ class TestWorkerWithoutRedis:
             began = time.monotonic()
         seconds = time.monotonic() - began
         own_server.thaw()
-        assert seconds < 5  # 2 s on an idle machine
+        assert seconds < 9  # IDLE_DEADLINE; RELEASE_DEADLINE, if a claim was on its way; a busy machine
 
     def test_refused_lane_backs_off_while_stopping(
         self, own_server: EmbeddedServer, caplog: LogCaptureFixture
