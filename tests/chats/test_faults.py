@@ -473,7 +473,7 @@ class TestRefusedPolls:
     @pytest.mark.parametrize("text", ["NOREPLICAS for ever", "OOM command not allowed"])
     async def test_finally_nothing_is_lost(self, text: str, call: Call, inbox: Inbox) -> None:
         key = self.refuse(text)
-        with deadline(0.3):
+        with deadline(1):
             received = self.texts(await call(inbox, "pending", ack=True))
         assert len(received) == Fan.SIZE
         server().delete(key)
@@ -482,10 +482,10 @@ class TestRefusedPolls:
 
     async def test_chats_beyond_the_total_can_fail(self, call: Call, inbox: Inbox) -> None:
         self.refuse("NOREPLICAS for ever")
-        with deadline(0.3):
+        with deadline(1):
             received = self.texts(await call(inbox, "pending", total=50, ack=True))
         assert len(received) == 50
-        with deadline(0.3), pytest.raises(Unavailable):
+        with deadline(1), pytest.raises(Unavailable):
             await call(inbox, "pending", total=50)
 
 

@@ -129,11 +129,12 @@ class TestProcesses:
             until(lambda: all(map(raw.llen, lists)))
             while time.monotonic() < ends or not while_waiting:
                 assert time.monotonic() < ends + PATIENCE, "none held some while it waited: inconclusive"
-                time.sleep(chance.uniform(0.05, 0.2))
                 process = chance.choice(running)
+                until(lambda process=process: any(self.held_and_awaited(raw, process.pid)))  # it has started
+                time.sleep(chance.uniform(0.05, 0.2))
                 running.remove(process)
                 kill_process(process)
-                while_waiting += self.holds_some_and_waits(raw, process.pid)
+                while_waiting += all(self.held_and_awaited(raw, process.pid))
                 running.append(start_process(work, stage, NAMES))
             before = [raw.llen(each) for each in lists]
             until(lambda: all(raw.llen(each) > count for each, count in zip(lists, before, strict=True)))
@@ -145,7 +146,9 @@ class TestProcesses:
             assert fences == sorted(set(fences)), "two clients held it at once"
 
     @staticmethod
-    def holds_some_and_waits(raw: redis.Redis, pid: int | None) -> bool:
+    def held_and_awaited(raw: redis.Redis, pid: int | None) -> tuple[bool, bool]:
+        """Whether a process holds locks, and whether it waits for others."""
         part = f":{pid}:".encode()
-        holds = any(part in (raw.get(Lock(name).key) or b"") for name in NAMES)
-        return holds and any(part in token for name in NAMES for token in raw.zrange(line(name), 0, -1))
+        tokens = [token for name in NAMES for token in raw.zrange(line(name), 0, -1)]
+        held = [raw.get(Lock(name).key) or b"" for name in NAMES]
+        return any(part in token for token in held), any(part in token for token in tokens)

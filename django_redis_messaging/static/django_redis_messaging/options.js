@@ -169,7 +169,7 @@ export class Options {
       press.abort();
       if (!item.isConnected) return;
       this.open(item, { x, y: y - item.getBoundingClientRect().top });
-      document.addEventListener("touchend", (end) => end.preventDefault(), { once: true, passive: false }); // no click
+      document.addEventListener("touchend", (end) => end.cancelable && end.preventDefault(), { once: true, passive: false }); // no click
     }, LONG_PRESS);
     signal.addEventListener("abort", () => clearTimeout(timer));
     for (const name of ["pointerup", "pointercancel"]) document.addEventListener(name, () => press.abort(), { signal });
