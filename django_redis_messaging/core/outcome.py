@@ -214,9 +214,10 @@ class Attempts:
 
     def _unavailable(self, cause: BaseException | None) -> Unavailable:
         reason = "" if cause is None else f" ({cause})"
+        remedy = " Start the server that the CACHES entry names, or correct its LOCATION."
         return Unavailable(
-            f"Redis was not available for {self._seconds:.1f} s{reason}: the operation was not applied. "
-            "Start the server that the CACHES entry names, or correct its LOCATION."
+            f"Redis was not available for {self._seconds:.1f} s{reason}: the operation was not applied."
+            f"{remedy if _is_unreachable(cause) else ''}"
         )
 
     @property
@@ -369,6 +370,13 @@ def _denial(error: BaseException | None) -> BaseException | None:
 def _is_answered(error: Exception) -> bool:
     """Whether an attempt that raised `error` was not sent, or was refused by the server."""
     return isinstance(error, NotSent | driver.ResponseError | driver.BusyLoadingError)
+
+
+def _is_unreachable(cause: BaseException | None) -> bool:
+    """Whether the server was not reached, or did not reply: not if it replied with an error, or if all
+    connections of this process were in use."""
+    has_other_cause = isinstance(cause, driver.BusyLoadingError | driver.MaxConnectionsError)
+    return isinstance(cause, driver.ConnectionError | driver.TimeoutError) and not has_other_cause
 
 
 #: number of replies to `Durability.words`

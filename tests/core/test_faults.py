@@ -704,8 +704,26 @@ class TestAttempts:
         attempts = self.attempts()
         assert attempts.pause_after(refusal) > 0
         attempts.ends = 0
-        with pytest.raises(Unavailable):
+        with pytest.raises(Unavailable) as raised:
             attempts.pause_after(refusal)
+        assert str(refusal) in str(raised.value) and "Start the server" not in str(raised.value)
+
+    @pytest.mark.parametrize(
+        ("cause", "is_unreachable"),
+        [
+            (driver.ConnectionError("Connection refused"), True),
+            (driver.TimeoutError("Timeout connecting to server"), True),
+            (driver.MaxConnectionsError("Too many connections"), False),
+        ],
+    )
+    def test_only_a_server_that_is_not_reached_has_to_be_started(
+        self, cause: Exception, is_unreachable: bool
+    ) -> None:
+        error = NotSent()
+        error.__cause__ = cause
+        with pytest.raises(Unavailable) as raised:
+            self.attempts(0).pause_after(error)
+        assert ("Start the server" in str(raised.value)) == is_unreachable
 
     @pytest.mark.parametrize(
         ("refusal", "kind", "said"),
