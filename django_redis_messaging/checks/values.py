@@ -285,11 +285,13 @@ def _path_problem(key: str, path: str) -> str | None:
     try:
         named = import_string(path)
     except Exception as error:
-        return f"can't be imported: {error}"
+        return f"can't be imported ({type(error).__name__}: {error})"
     if not callable(named):
         return "is neither a class nor a function"
     if key == "IDENTITY":
-        return None if is_kind_of(named, IDENTITY) and _accepts(named, 0) else "is not a subclass of Identity"
+        if not is_kind_of(named, IDENTITY):
+            return "is not a subclass of Identity"
+        return None if _accepts(named, 0) else "needs arguments"
     if operations.is_async_observer(named):
         return "is an async function"
     return None if _accepts(named, 3) else "doesn't accept three arguments"

@@ -301,6 +301,15 @@ class TestSettings:
             with site({key: path}):
                 assert ids() == ["E003"], path
                 assert repr(path) in only().msg
+                assert ("needs arguments" in only().msg) == path.endswith("DemandingIdentity")
+
+    def test_an_error_of_the_imported_module_has_its_kind(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.syspath_prepend(tmp_path)
+        (tmp_path / "broken_module.py").write_text('{}["SITE_URL"]')
+        with site({"IDENTITY": "broken_module.Identity"}):
+            assert "can't be imported (KeyError: 'SITE_URL')" in only().msg
 
     def test_each_setting_has_a_rule(self) -> None:
         """The rules apply before the services do; their limits are the same."""
