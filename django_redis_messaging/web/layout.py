@@ -18,6 +18,7 @@ from django.template.loader_tags import BlockNode, ExtendsNode
 from django.template.response import TemplateResponse
 from django.urls import NoReverseMatch, reverse
 from django.utils.safestring import SafeString
+from django.views.decorators.debug import sensitive_variables
 
 from .. import conf
 from ..errors import ConfigurationError
@@ -34,13 +35,23 @@ FRAME_TEMPLATE = "django_redis_messaging/site.html"
 EXTENDED_BY_PAGES = ("drm_layout", "drm_site")
 
 
+class _Page(TemplateResponse):
+    """The response with a page. Django renders it after the view, but what users have written must not get
+    into error mail then either: see MessagingView.dispatch."""
+
+    @property
+    @sensitive_variables()
+    def rendered_content(self) -> str:
+        return super().rendered_content
+
+
 def page_in_layout(
     request: HttpRequest, layout: str, template_name: str, context: Mapping[str, Any], *, status: int
 ) -> TemplateResponse:
     """The response with the page of a template, inside the layout."""
     frame = _Frame(template_name, frozenset(context))
     everything = {**layout_context(request, layout), "drm_frame": frame, **context}
-    return TemplateResponse(request, template_name, everything, status=status)
+    return _Page(request, template_name, everything, status=status)
 
 
 @dataclass(frozen=True)

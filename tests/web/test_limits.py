@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -267,6 +269,17 @@ class Collecting(AdminEmailHandler):
         self.mails.append(f"{subject}\n{message}\n{kwargs['html_message']}")
 
 
+@contextmanager
+def error_mail() -> Iterator[list[str]]:
+    """The error mail of the block."""
+    handler, logger = Collecting(), logging.getLogger("django.request")
+    logger.addHandler(handler)
+    try:
+        yield handler.mails
+    finally:
+        logger.removeHandler(handler)
+
+
 @pytest.mark.parametrize(("name", "method"), [("send", "send"), ("edit", "edit"), ("new", "direct")])
 def test_error_mail_and_logs_contain_no_bodies(
     room: Room, settings: Settings, monkeypatch: pytest.MonkeyPatch, name: str, method: str,
@@ -277,20 +290,34 @@ def test_error_mail_and_logs_contain_no_bodies(
 
     monkeypatch.setattr(Chat, method, fail)
     settings.DEBUG = False
-    handler, logger = Collecting(), logging.getLogger("django.request")
-    logger.addHandler(handler)
     client = Client(raise_request_exception=False)
     client.force_login(room.people["member"])
     args = {"send": [room.chat.id], "edit": [room.chat.id, "2"], "new": []}[name]
-    try:
+    with error_mail() as mails:
         answer = post(client, name, *args, body="confidential words", to=room.id("staff"))
-    finally:
-        logger.removeHandler(handler)
     assert answer.status_code == 500
-    (mail,) = handler.mails
+    (mail,) = mails
     assert "a defect" in mail
     assert "confidential" not in mail
     assert "confidential" not in caplog.text
+
+
+def test_error_mail_about_a_template_contains_no_bodies(
+    room: Room, settings: Settings, tmp_path: Path
+) -> None:
+    """Pages are rendered when their views have ended."""
+    (tmp_path / "base.html").write_text("{% block content %}{% endblock %}{% url 'nowhere' %}")
+    settings.TEMPLATES = [{**settings.TEMPLATES[0], "DIRS": [tmp_path]}]
+    settings.REDIS_MESSAGING = {"LAYOUT": "base.html"}
+    settings.DEBUG = False
+    room.chat.send(room.id("owner"), "confidential words")
+    client = Client(raise_request_exception=False)
+    client.force_login(room.people["member"])
+    with error_mail() as mails:
+        assert client.get(reverse("messaging:room", args=[room.chat.id])).status_code == 500
+    (mail,) = mails
+    assert "&#x27;nowhere&#x27; not found" in mail
+    assert "confidential" not in mail
 
 
 def test_defaults_are_generous() -> None:
