@@ -402,10 +402,11 @@ def _read_primary(name: str, endpoint: Endpoint, primary: Primary) -> Server:
         calls: list[Words] = [("INFO",), *PROBES, *(("CONFIG", "GET", setting) for setting in SETTINGS)]
         replies = connection.exchange(calls, endpoint.default_reply_timeout)
         info, probes, settings = replies[0], replies[1 : 1 + len(PROBES)], replies[1 + len(PROBES) :]
-        if isinstance(info, RedisError):
-            raise info
+        error = next((one for one in (info, *probes) if isinstance(one, RedisError)), None)
+        if error is not None and (error is info or outcome.is_temporary(error)):
+            raise error  # a server that loads its data refuses scripts for the moment
         values = [None if isinstance(one, RedisError) else _value(one) for one in settings]
-        refusal = next((str(one) for one in probes if isinstance(one, RedisError)), "")
+        refusal = "" if error is None else str(error)
         return Server(where, parse_info(info), dict(zip(SETTINGS, values, strict=True)), refusal)
 
 

@@ -269,7 +269,7 @@ _DENIED = (
 _REFUSED_TEXT = ("DENIED ", "DB index is out of range", "SELECT is not allowed")
 
 
-def is_temporary(error: driver.ResponseError) -> bool:
+def is_temporary(error: RedisError) -> bool:
     """Whether a later attempt may succeed after this error reply; nothing was applied."""
     text = str(error)
     return (

@@ -21,6 +21,7 @@ from django.test import override_settings
 from django.utils.decorators import method_decorator
 from django.views import View
 from django_redis.cache import RedisCache
+from redis.exceptions import BusyLoadingError
 
 from django_redis_messaging import Chat, ConfigurationError, checks, conf, middleware, rate_limit
 from django_redis_messaging.apps import TAG
@@ -28,6 +29,7 @@ from django_redis_messaging.checks import servers as server_checks
 from django_redis_messaging.checks import settings as deployment
 from django_redis_messaging.checks import values
 from django_redis_messaging.checks.servers import FIXED, Server
+from django_redis_messaging.core.connection import BlockingConnection
 from django_redis_messaging.devserver.server import EmbeddedServer, find_bundled
 from django_redis_messaging.management import loops
 from django_redis_messaging.middleware import OURS
@@ -613,6 +615,26 @@ class TestServer:
             assert "E014" in ids(deploy=True)
         with as_user(cluster_server, "+@all"):
             assert "E014" not in ids(deploy=True)
+
+    def test_a_primary_of_a_cluster_that_loads_its_data(
+        self, cluster_server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """It refuses scripts for the moment."""
+        exchange = BlockingConnection.exchange
+
+        def load(connection: BlockingConnection, calls: Any, seconds: float) -> Any:
+            replies = exchange(connection, calls, seconds)
+            error = BusyLoadingError("Redis is loading the dataset in memory")
+            return [
+                error if words[0].startswith("EVAL") else one
+                for words, one in zip(calls, replies, strict=True)
+            ]
+
+        with as_user(cluster_server, "+@all"):
+            assert "W005" not in ids(deploy=True)
+            monkeypatch.setattr(BlockingConnection, "exchange", load)
+            [message] = [one for one in found(deploy=True) if one.id == "messaging.W005"]
+            assert "is loading" in message.msg and "E014" not in ids(deploy=True)
 
     def test_valkey_without_its_lua_module(self) -> None:
         options = {"enable-module-command": "yes", "lazyfree-lazy-expire": "yes"}
