@@ -24,7 +24,8 @@ from itertools import islice
 from typing import Any, cast
 
 from django.core.exceptions import ImproperlyConfigured
-from django_redis.client.default import DefaultClient, glob_escape
+from django_redis.client import DefaultClient  # first, as errors.py does
+from django_redis.client.default import glob_escape
 from django_redis.exceptions import ConnectionInterrupted
 from django_redis.pool import ConnectionFactory
 from redis.cluster import ClusterNode, RedisCluster

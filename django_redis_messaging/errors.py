@@ -6,6 +6,9 @@ An argument of a wrong type raises a plain `TypeError` before anything is sent.
 from collections.abc import Sequence
 from typing import Any
 
+# As a cache of django-redis loads redis-py: if two threads begin by different modules of that, they wait for
+# one another, and Python ends this by an ImportError in one of them, or in both.
+import django_redis.client  # noqa: F401
 from redis import exceptions as driver
 
 

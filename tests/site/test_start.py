@@ -40,6 +40,22 @@ RELOADING = """
 wanted = ("redis.connection", *(f"django_redis_messaging.{name}" for name in ("api", "checks", "web.checks")))
 assert not [name for name in wanted if name not in sys.modules]
 """
+FIRST = """
+import os
+from importlib import import_module
+
+class Recorder:
+    names = []
+
+    def find_spec(self, name, path=None, target=None):
+        if name.startswith(("redis", "django_redis.")):
+            self.names.append(name)
+
+sys.meta_path.insert(0, Recorder())
+import_module(f"django_redis_messaging.{os.environ['MODULE']}")
+assert Recorder.names[0] == "django_redis.client", Recorder.names[0]
+assert "redis" in Recorder.names
+"""
 RECEIVERS = """
 import redis
 from django.contrib.auth.models import User
@@ -84,6 +100,16 @@ def test_app_adds_its_configuration_and_its_entry_in_the_admin() -> None:
 def test_a_process_that_reloads_loads_the_rest_at_once() -> None:
     """Django sets the variable in the process of runserver, whose threads import the URLs and the checks."""
     run_site(RELOADING, RUN_MAIN="true")
+
+
+@pytest.mark.versions
+@pytest.mark.parametrize(
+    "module", ["api", "urls", "tasks", "web.directories", "web.identity", "web.stream_access"]
+)
+def test_modules_load_the_redis_client_as_a_cache_does(module: str) -> None:
+    """Else a thread that begins with one of them, and another one that uses a cache for the first time, could
+    have incomplete modules of redis-py."""
+    run_site(FIRST, MODULE=module)
 
 
 @pytest.mark.one_server
