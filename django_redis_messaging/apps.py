@@ -96,7 +96,9 @@ def _member_id_of(user: Any, what: str) -> str:
     return member_id_of(user, what)
 
 
-def _user_saved(**event: Any) -> None:
+def _user_saved(*, update_fields: frozenset[str] | None, **event: Any) -> None:
+    if update_fields == frozenset({"last_login"}):  # a sign-in
+        return
     from .web import directories
 
     directories.user_saved(**event)

@@ -30,11 +30,9 @@ logger = logging.getLogger(__name__)
 MAX_READS = 10
 
 
-def user_saved(instance: Any, using: str, raw: bool, update_fields: frozenset[str] | None, **_: Any) -> None:
+def user_saved(instance: Any, using: str, raw: bool, **_: Any) -> None:
     """Update the directories of a user, if FOLLOW_USERS is set. A receiver: apps.py connects it."""
-    if raw or update_fields == frozenset({"last_login"}):  # a fixture, or a sign-in
-        return
-    if conf.current().FOLLOW_USERS:
+    if conf.current().FOLLOW_USERS and not raw:  # no fixture
         pk, member = instance.pk, current().member_id(instance)
         _after_commit(lambda: update_user(pk, member), pk, using)
 

@@ -9,9 +9,11 @@ import functools
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from django.conf import settings
 from django.contrib.auth import get_user_model
 from django.core.exceptions import SynchronousOnlyOperation, ValidationError
 from django.core.signals import setting_changed
+from django.db.models import Model
 from django.utils.functional import LazyObject
 from django.utils.module_loading import import_string
 from django.utils.translation import gettext as _
@@ -172,11 +174,23 @@ def member_id_of(user: Any, what: str) -> str:
             f"{what} is a user without a primary key: save the user first, or pass the member id that it had "
             "before it was deleted."
         )
-    member = current().member_id(user)
+    identity = current()
+    if type(identity).member_id is Identity.member_id:
+        _check_model(user, what)
+    member = identity.member_id(user)
     if not isinstance(member, str):
-        path = f"{type(current()).__name__}.member_id()"
+        path = f"{type(identity).__name__}.member_id()"
         raise TypeError(f"{path} must return a str, not {type(member).__name__}.")
     return member
+
+
+def _check_model(user: Any, what: str) -> None:
+    """Raise TypeError if it is a user of another model, who may have the primary key of someone else."""
+    if isinstance(user, Model) and not isinstance(user, get_user_model()):
+        raise TypeError(
+            f"{what} must be a user of {settings.AUTH_USER_MODEL}, not {user._meta.label}: let member_id() "
+            "of your IDENTITY return ids that tell the users of both models apart."
+        )
 
 
 def _kind_and_remedy(value: object) -> str:

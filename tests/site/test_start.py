@@ -59,12 +59,15 @@ assert "redis" in Recorder.names
 RECEIVERS = """
 import redis
 from django.contrib.auth.models import User
-from django.contrib.auth.signals import user_logged_out
+from django.contrib.auth.signals import user_logged_in, user_logged_out
 from django.core.management import call_command
 
 call_command("migrate", verbosity=0)
+User.objects.bulk_create([User(username="ann")])
+ann = User.objects.get()
+user_logged_in.send(User, request=None, user=ann)
 assert "django_redis_messaging.core.clients" not in sys.modules
-ann = User.objects.create(username="ann")
+ann.save()
 from django_redis_messaging import Directory
 assert list(Directory("everyone").labels(["1"])) == ["1"]
 with redis.Redis.from_url(sys.argv[1]) as client, client.pubsub(ignore_subscribe_messages=True) as hints:

@@ -22,6 +22,7 @@ from django_redis_messaging import Chat, Inbox, Mailbox, anotify, notify
 from django_redis_messaging.web.identity import Identity
 
 from ..support.server import all_keys, change
+from ..web.accounts.models import Named
 
 pytestmark = [pytest.mark.one_server, pytest.mark.versions]
 
@@ -60,6 +61,7 @@ def test_an_identity_of_the_site(settings: Settings) -> None:
         (17, r"user must be a str or a user object, not int: pass .*str\(user.pk\)"),
         (UUID(int=7), r"not UUID: pass .*str\(user.pk\)"),
         (Group(pk=7), "not Group: pass the user object"),
+        (Named(slug="17"), r"user must be a user of auth\.User, not accounts\.Named: .*your IDENTITY"),
         ([ANN], "not list: pass one user"),
         (User, "not the class User: pass an instance"),
         (User(username="ann"), "user is a user without a primary key: save .* before it was deleted"),
