@@ -40,7 +40,8 @@ FIXED = {
     "redis": {(6, 2): 20, (7, 2): 14, (7, 4): 9, (8, 2): 6, (8, 4): 3, (8, 6): 3},
     "valkey": {(7, 2): 13, (8, 0): 8, (8, 1): 7, (9, 0): 4},
 }
-#: memory errors by which clients that may run scripts or blocking commands could execute code on the server
+#: memory errors by which clients that may run scripts or blocking commands could execute code on the server;
+#: not all concern each line
 VULNERABILITIES = "CVE-2025-49844, CVE-2026-23479, CVE-2026-23631"
 #: a script, and the same by its SHA-1, as this app calls its scripts
 PROBES: tuple[Words, ...] = (
@@ -148,8 +149,8 @@ def _check_fixes(server: Server) -> CheckMessage | None:
     nearest = min(one for one in fixed if one >= line)
     release = ".".join(map(str, (*nearest, fixed[nearest])))
     return Warning(
-        f"{server.name} is {kind.title()} {version}, which by its version lacks fixes of vulnerabilities "
-        f"({VULNERABILITIES}): whoever may run commands could execute code on the server.",
+        f"{server.name} is {kind.title()} {version}, which by its version lacks the fix of at least one of "
+        f"{VULNERABILITIES}: whoever may run commands could execute code on the server.",
         hint=f"Use {kind.title()} {release}, or a newer release. If your distribution or service has fixed "
         "this version without changing its number, silence this check.",
         id="messaging.W032",

@@ -82,7 +82,7 @@ def _prefix(value: Any) -> str | None:
     try:
         encoding.checked_prefix(value)
     except (TypeError, ValueError) as error:
-        return f"a valid beginning of keys, or a callable that returns one ({error})"
+        return f"a valid beginning of keys, or a callable that returns one ({str(error).rstrip('.')})"
     return None
 
 
@@ -138,13 +138,18 @@ def _proxies(value: Any) -> str | None:
     return None
 
 
+def _is_written_out(url: str) -> bool:
+    """Whether it has no spaces and control characters."""
+    return url.isprintable() and " " not in url
+
+
 def _base_url(value: Any) -> str | None:
     form = 'the beginning of absolute URLs, such as "https://example.com"'
     if not isinstance(value, str):
         return form
     try:
         parts = urlsplit(value)
-        is_absolute = parts.scheme in ("http", "https") and bool(parts.hostname) and value.isprintable()
+        is_absolute = parts.scheme in ("http", "https") and bool(parts.hostname) and _is_written_out(value)
         _ = parts.port
     except ValueError:
         return form

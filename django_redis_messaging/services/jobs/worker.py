@@ -43,7 +43,7 @@ LAST_DEADLINE = 0.8
 RELEASE_DEADLINE = 5.0
 #: seconds for a claim of an idle worker, since a stop waits for its end. Doubled after each failure: a slow
 #: server may need more; doublings, at most
-IDLE_DEADLINE, MAX_DOUBLINGS = 2.0, 3
+IDLE_DEADLINE, MAX_IDLE_DOUBLINGS = 2.0, 3
 
 
 @dataclass(frozen=True)
@@ -301,8 +301,7 @@ class Worker:
         now, claims, leases = monotonic(), self._claims, self._leases
         if self._stopping or (claims.outage is not None and claims.seconds_to_retry()):
             return
-        if leases.follow_ups:
-            self._settle_follow_ups()
+        self._settle_follow_ups()
         if self._placement.apart.waiting is not None:
             self._placement.start_apart(now, is_settled=leases.is_settled)
         count = self._room()
@@ -346,7 +345,7 @@ class Worker:
     def _claim_when_idle(self, count: int) -> Claimed:
         """Claim jobs, in so short a time that a stop may wait for it; raises MessagingError."""
         outage = self._claims.outage
-        doublings = 0 if outage is None else min(outage.failures, MAX_DOUBLINGS)
+        doublings = 0 if outage is None else min(outage.failures, MAX_IDLE_DOUBLINGS)
         with deadline(IDLE_DEADLINE * 2**doublings):
             return self._claims.claim(count)
 
