@@ -25,8 +25,6 @@ from ..support.demo import Browser
 from ..support.processes import PATIENCE, ROOT
 from ..support.server import until
 
-pytestmark = pytest.mark.versions
-
 SECTION = re.compile(r"^## (?:Your own site|你自己的站点)\n(.*?)(?=^## )", re.MULTILINE | re.DOTALL)
 #: a block: its language, and its text
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)

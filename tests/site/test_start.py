@@ -105,7 +105,6 @@ def test_a_process_that_reloads_loads_the_rest_at_once() -> None:
     run_site(RELOADING, RUN_MAIN="true")
 
 
-@pytest.mark.versions
 @pytest.mark.parametrize(
     "module", ["api", "urls", "tasks", "web.directories", "web.identity", "web.stream_access"]
 )

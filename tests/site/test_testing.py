@@ -127,7 +127,6 @@ class TestPrivateServer:
         output = run(*words, **environment)
         assert ("OK" if words[0] == "manage.py" else "passed") in output
 
-    @pytest.mark.versions
     def test_spawned_processes_while_the_server_of_the_site_is_down(self, run_while_down: Call) -> None:
         assert "OK" in run_while_down(*MANAGE, "--parallel", "2", START_METHOD="spawn")
 
