@@ -8,7 +8,6 @@ import re
 import signal
 import subprocess
 import sys
-import threading
 import time
 import urllib.parse
 import urllib.request
@@ -17,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from .processes import ROOT
+from .processes import ROOT, RunningCommand
 
 MANAGE = ROOT / "testproject" / "manage.py"
 #: seconds within which the demo must answer
@@ -42,34 +41,21 @@ def manage(directory: Path, *words: str, **more: str) -> str:
     return done.stdout or done.stderr
 
 
-class Demo:
-    """A running demo; `output` is what it has printed so far."""
+class Demo(RunningCommand):
+    """A running demo."""
+
+    patience = DEADLINE
 
     def __init__(
         self, directory: Path, *args: str, python: str = sys.executable, env: dict[str, str] | None = None
     ) -> None:
         self.directory = directory
-        self.process = subprocess.Popen(
-            [python, str(MANAGE), "demo", "--port", "0", *SMALL, *args],
-            env=environment(directory, **(env or {})),
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-            start_new_session=True,
-        )  # fmt: skip
-        self.output = ""
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
-
-    def _read(self) -> None:
-        assert self.process.stdout
-        for line in self.process.stdout:
-            self.output += line
+        words = [python, str(MANAGE), "demo", "--port", "0", *SMALL, *args]
+        super().__init__(words, environment(directory, **(env or {})))
 
     def wait_for(self, text: str) -> None:
         """Wait until it has printed the text."""
-        ends = time.monotonic() + DEADLINE
-        while text not in self.output:
-            assert self.process.poll() is None and time.monotonic() < ends, self.output
-            time.sleep(0.01)
+        self.wait_until(lambda output: text in output)
 
     @property
     def address(self) -> str:
@@ -77,18 +63,6 @@ class Demo:
         self.wait_for("Open http://")
         [found] = re.findall(r"Open (http://\S+)", self.output)
         return str(found)
-
-    def stop(self, how: signal.Signals) -> int:
-        """Send the signal to the process group; returns the exit code."""
-        os.killpg(self.process.pid, how)  # as a terminal does
-        return self.ended()
-
-    def ended(self) -> int:
-        code = self.process.wait(DEADLINE)
-        self._reader.join()
-        assert self.process.stdout
-        self.process.stdout.close()
-        return code
 
 
 @contextmanager
@@ -102,8 +76,7 @@ def demos(directory: Path) -> Iterator[Callable[..., Demo]]:
 
     yield start
     for demo in started:
-        if demo.process.poll() is None:
-            demo.stop(signal.SIGKILL)
+        demo.stop(signal.SIGKILL)
 
 
 class Browser:

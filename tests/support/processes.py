@@ -1,13 +1,17 @@
-"""Other processes: management commands, started as `manage.py` starts them, and forked children."""
+"""Other processes: management commands, started as `manage.py` starts them, commands whose output is read
+while they run, and forked children."""
 
 from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import subprocess
 import sys
+import threading
+import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -68,6 +72,50 @@ def commands() -> Iterator[Start]:
             )  # fmt: skip
 
         yield start
+
+
+class RunningCommand:
+    """A command in a process group of its own; `output` is what it has printed so far."""
+
+    #: seconds to wait for an output, or for the end
+    patience = PATIENCE
+
+    def __init__(
+        self, arguments: Sequence[str], environment: Mapping[str, str], directory: Path | None = None
+    ) -> None:
+        self._process = subprocess.Popen(
+            arguments, cwd=directory, env=environment, start_new_session=True,
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        )  # fmt: skip
+        self.output = ""
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self._process.stdout
+        for line in self._process.stdout:
+            self.output += line
+
+    def wait_until(self, is_printed: Callable[[str], bool]) -> None:
+        """Wait until a condition of the output is true."""
+        ends = time.monotonic() + self.patience
+        while not is_printed(self.output):
+            assert self._process.poll() is None and time.monotonic() < ends, self.output
+            time.sleep(0.01)
+
+    def stop(self, how: signal.Signals = signal.SIGTERM) -> int:
+        """Send the signal to the process group, as a terminal does; returns the exit code."""
+        if self._process.poll() is None:
+            os.killpg(self._process.pid, how)
+        return self.ended()
+
+    def ended(self) -> int:
+        """Wait until it has ended; returns the exit code."""
+        code = self._process.wait(self.patience)
+        self._reader.join()
+        assert self._process.stdout
+        self._process.stdout.close()
+        return code
 
 
 def outside_of_tests() -> dict[str, str]:

