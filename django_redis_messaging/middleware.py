@@ -37,12 +37,9 @@ AUTHENTICATION = "django.contrib.auth.middleware.AuthenticationMiddleware"
 PROXY_SETTINGS = ("SECURE_PROXY_SSL_HEADER", "USE_X_FORWARDED_HOST", "USE_X_FORWARDED_PORT")
 
 
-class DeadlineMiddleware:
-    """Gives all operations of a request WEB_DEADLINE seconds together, from here until its response begins:
-    the content of a streaming response has no limit. Sync or async like what is behind it.
-
-    See `deadline`, which can shorten it in a view. Put it first.
-    """
+class _Middleware:
+    """Calls `_call`, or `_acall` if what is behind it is async. Django's MiddlewareMixin would run `_call` in
+    a thread instead."""
 
     sync_capable = True
     async_capable = True
@@ -54,8 +51,21 @@ class DeadlineMiddleware:
             markcoroutinefunction(self)
 
     def __call__(self, request: HttpRequest) -> Any:
-        if self._is_async:
-            return self._acall(request)
+        return self._acall(request) if self._is_async else self._call(request)
+
+    def _call(self, request: HttpRequest) -> Any: ...
+
+    async def _acall(self, request: HttpRequest) -> Any: ...
+
+
+class DeadlineMiddleware(_Middleware):
+    """Gives all operations of a request WEB_DEADLINE seconds together, from here until its response begins:
+    the content of a streaming response has no limit. Sync or async like what is behind it.
+
+    See `deadline`, which can shorten it in a view. Put it first.
+    """
+
+    def _call(self, request: HttpRequest) -> Any:
         with deadline(conf.current().WEB_DEADLINE):
             return self._get_response(request)
 
@@ -64,27 +74,17 @@ class DeadlineMiddleware:
             return await self._get_response(request)
 
 
-class RateLimitMiddleware:
+class RateLimitMiddleware(_Middleware):
     """Answers 429 to requests above the limits of RATE_LIMITS, sync or async like what is behind it.
 
     All rules whose path matches count a request, in their order, until one refuses it. Put it behind
     AuthenticationMiddleware if a rule counts by user, and behind LocaleMiddleware for translated pages.
     """
 
-    sync_capable = True
-    async_capable = True
+    _settings: conf.Settings | None = None
+    _rules: Sequence[Rule] = ()
 
-    def __init__(self, get_response: Callable[[HttpRequest], Any]) -> None:
-        self._get_response = get_response
-        self._settings: conf.Settings | None = None
-        self._rules: list[Rule] = []
-        self._is_async = iscoroutinefunction(get_response)
-        if self._is_async:
-            markcoroutinefunction(self)
-
-    def __call__(self, request: HttpRequest) -> Any:
-        if self._is_async:
-            return self._acall(request)
+    def _call(self, request: HttpRequest) -> Any:
         return _rendered(respond(self._limits(request), self._get_response, request))
 
     async def _acall(self, request: HttpRequest) -> Any:
