@@ -62,6 +62,7 @@ def tree(path: Path) -> ast.Module:
 RUN_CODE_OF_DJANGO = {
     "django_redis_messaging.middleware",
     "django_redis_messaging.services.jobs.threads",
+    "django_redis_messaging.web.identity",
     "django_redis_messaging.web.request_keys",
     "django_redis_messaging.web.stream_access",
     "django_redis_messaging.web.live",

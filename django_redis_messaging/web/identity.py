@@ -9,11 +9,13 @@ import functools
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from asgiref.sync import sync_to_async
 from django.conf import settings
 from django.contrib.auth import get_user_model
 from django.core.exceptions import SynchronousOnlyOperation, ValidationError
 from django.core.signals import setting_changed
 from django.db.models import Model
+from django.http import HttpRequest
 from django.utils.functional import LazyObject
 from django.utils.module_loading import import_string
 from django.utils.translation import gettext as _
@@ -202,31 +204,47 @@ def _kind_and_remedy(value: object) -> str:
     return f"{type(value).__name__}: pass the user object, or the member id as a str, such as str(user.pk)"
 
 
-def _loaded(user: Any, what: str) -> Any:
-    """`user`, loaded if it is lazy, as request.user is."""
-    try:
-        user.__class__  # noqa: B018 (loads it)
-    except SynchronousOnlyOperation:
-        user = _awaited_user(user)
-        if user is None:
-            raise TypeError(
-                f"{what} is a user that is not loaded yet, and can't be in async code: pass "
-                "await request.auser()."
-            ) from None
+async def asynchronous_user(request: HttpRequest) -> Any:
+    """The user of a request, without blocking the event loop; None without AuthenticationMiddleware."""
+    user = getattr(request, "user", None)
+    # What is not lazy was set by the site itself, or by a test.
+    if isinstance(user, LazyObject):
+        of_session = _request_of(user)
+        return await (sync_to_async(_load)(user) if of_session is None else of_session.auser())
     return user
 
 
-def _awaited_user(lazy_user: LazyObject[Any]) -> Any:
-    """The user that `await request.auser()` has returned before, as it does in login_required; None if it has
-    not. AuthenticationMiddleware keeps it in the request, where request.user doesn't look for it."""
+def _loaded(user: Any, what: str) -> Any:
+    """`user`, loaded if it is lazy, as request.user is."""
+    try:
+        return _load(user)
+    except SynchronousOnlyOperation:
+        # What `await request.auser()` has returned before, as it does in login_required, is kept in the
+        # request, where request.user doesn't look for it.
+        awaited = getattr(_request_of(user), "_acached_user", None)
+    if awaited is None:
+        raise TypeError(
+            f"{what} is a user that is not loaded yet, and can't be in async code: "
+            "pass await request.auser()."
+        )
+    return awaited
+
+
+def _load(user: Any) -> Any:
+    user.__class__  # noqa: B018 (loads it)
+    return user
+
+
+def _request_of(lazy_user: LazyObject[Any]) -> Any:
+    """The request of whose session a lazy object of AuthenticationMiddleware is the user; None for the lazy
+    object of another middleware: that can be another user, such as an impersonated one."""
     load: Any = vars(lazy_user).get("_setupfunc")
-    # The lazy object of another middleware can be another user than the session's, such as an impersonated
-    # one. Its function may have Django's __module__: functools.wraps copies that.
+    # Its function may have Django's __module__: functools.wraps copies that.
     if getattr(load, "__globals__", {}).get("__name__") != _AUTH_MIDDLEWARE:
         return None
     for variable, cell in zip(load.__code__.co_freevars, load.__closure__ or (), strict=True):
         if variable == "request":
-            return getattr(cell.cell_contents, "_acached_user", None)
+            return cell.cell_contents
     return None
 
 

@@ -29,8 +29,9 @@ from ..errors import InvalidArgument
 from ..services.common.arguments import Duration, integer
 from ..services.rates import Decision, Rate, RateLimit, parse_rates
 from ..services.rates.rate_limit import OUTAGE_RETRY, Algorithm, OnOutage
+from .identity import asynchronous_user
 from .problems import TOO_FAST, Answer
-from .request_keys import Key, RequestKey, asynchronous_user
+from .request_keys import Key, RequestKey
 
 V = TypeVar("V", bound=Callable[..., Any])
 R = TypeVar("R")

@@ -12,7 +12,6 @@ from typing import Any, cast
 
 from asgiref.sync import iscoroutinefunction, sync_to_async
 from django.http import HttpRequest, UnreadablePostError
-from django.utils.functional import LazyObject
 
 from .. import conf
 from ..core.encoding import name as checked_name
@@ -180,13 +179,6 @@ def _storable(text: str) -> str:
 def digest(text: str) -> str:
     """Stands for a text that is too long, secret or invalid as a name."""
     return "#" + hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=16).hexdigest()
-
-
-async def asynchronous_user(request: HttpRequest) -> Any:
-    """The user of a request, without blocking the event loop; None without AuthenticationMiddleware."""
-    user = getattr(request, "user", None)
-    # What is not lazy was set by the site itself, or by a test.
-    return await request.auser() if isinstance(user, LazyObject) and hasattr(request, "auser") else user
 
 
 def client_address(request: HttpRequest) -> str:

@@ -22,6 +22,8 @@ from django.test import AsyncClient, AsyncRequestFactory, Client, RequestFactory
 from django.urls import path
 from django.utils import translation
 from django.utils.decorators import method_decorator
+from django.utils.deprecation import MiddlewareMixin
+from django.utils.functional import SimpleLazyObject
 from django.views import View
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -294,6 +296,19 @@ class TestKeys:
             client = AsyncClient()
             client.force_login(person(name))
             assert [async_to_sync(client.get)("/mine/").status_code for _ in range(2)] == [200, 429]
+
+    @pytest.mark.parametrize("url", ["mine", "user"])
+    def test_user_that_a_middleware_has_set(self, url: str, person: Person, settings: Settings) -> None:
+        """Not that of the session, also in async views."""
+        settings.ROOT_URLCONF = __name__
+        settings.MIDDLEWARE = [*settings.MIDDLEWARE, f"{__name__}.Impersonation"]
+        person("bob")
+        found = []
+        for user in (person("ann"), person("cat")):
+            client = AsyncClient()
+            client.force_login(user)
+            found += [async_to_sync(client.get)(f"/{url}/?as={name}").status_code for name in ("bob", user)]
+        assert found == [200, 200, 429, 200]
 
     def test_new_session_is_the_same_user(self, person: Person, settings: Settings) -> None:
         settings.ROOT_URLCONF, ann = __name__, person("ann")
@@ -571,6 +586,14 @@ class TestOutage:
             assert [ask() for _ in range(9)] == [200] * 9
             assert other() == 429
             assert replies == []
+
+
+class Impersonation(MiddlewareMixin):
+    """A middleware of the site: its users see it as others do."""
+
+    def process_request(self, request: HttpRequest) -> None:
+        name = request.GET.get("as")
+        request.user = SimpleLazyObject(lambda: User.objects.get(username=name))  # type: ignore[assignment]
 
 
 @rate_limit("1/h", "user")
