@@ -2,7 +2,8 @@
 query the servers. docs/checks.md describes each of them.
 
 Checks of the layers above, which this package doesn't import, are in web/checks.py, web/layout.py,
-middleware.py and tasks/occurrences.py; apps.py registers them.
+middleware.py and tasks/occurrences.py; apps.py registers them. The backend of tasks has those of its OPTIONS,
+in tasks/options.py.
 """
 
 from django.core.checks import CheckMessage

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime, timedelta
 from functools import partial
@@ -15,8 +15,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 from urllib.parse import quote
 
 from django.conf import settings
-from django.core.checks import CheckMessage, Error, Warning
-from django.db import connections
+from django.core.checks import CheckMessage
 
 from .. import conf
 from ..core.encoding import checked_prefix
@@ -39,6 +38,7 @@ from ..services.jobs.engine import (
 from ..services.jobs.load import QueueLoad, read_loads
 from ..services.semaphores.semaphore import MAX_PERMITS
 from . import records
+from .call_arguments import accepted_by, check_call
 from .call_fields import (
     call_fields,
     check_call_fields,
@@ -59,8 +59,8 @@ from .compat import (
     task_backends,
     task_enqueued,
 )
-from .records import TASK_MODULES
-from .retries import Backoff, check_backoff
+from .options import OPTIONS, problems
+from .retries import Backoff
 from .schedules import Schedules
 from .task import (
     Call,
@@ -68,9 +68,7 @@ from .task import (
     Due,
     RedisTask,
     RedisTaskResult,
-    accepted_by,
     as_follow_up,
-    check_call,
     check_fields,
     follow_up_id,
     moment_of,
@@ -82,44 +80,11 @@ Result = TypeVar("Result", bound=TaskResult)
 SHARD = "0"
 #: RESULT_MAX from which on no result is removed while its push may still be repeated
 MIN_RESULTS = 100_000
-#: greatest RESULT_MAX
-MAX_RESULTS = 1_000_000_000
 #: ids, given out before a commit, that may stand for one call that has their unique key
 MAX_ALIASES = 30
 #: seconds after which a waiting client polls: its wake-up may have been lost in a failover, or no connection
 #: is left for waiting
 POLL_INTERVAL = 3.0
-
-#: the options with their defaults
-OPTIONS: dict[str, Any] = {
-    # CACHES alias; None: the ALIAS of REDIS_MESSAGING
-    "USING": None,
-    # maximum number of attempts; None: JOB_MAX_ATTEMPTS
-    "MAX_ATTEMPTS": None,
-    # seconds before the next attempt, as `backoff` of a task; None: JOB_BACKOFF, doubled each time
-    "BACKOFF": None,
-    # seconds an attempt may take; None: no timeout
-    "TIMEOUT": None,
-    # seconds that a result is kept after its task has ended
-    "RESULT_TTL": 86_400,
-    # maximum number of results of tasks that have ended; the ones that expire first are removed first
-    "RESULT_MAX": 1_000_000,
-    # False: at once; True: when all open transactions are committed; or a database alias
-    "ENQUEUE_ON_COMMIT": False,
-    # modules and packages, beyond the installed apps, that workers may import since a job names them
-    "TASK_MODULES": (),
-    # function of a group that returns its weight, 1 to 100, or its dotted path; None: 1 for all
-    "GROUP_WEIGHT": None,
-}
-#: options with the functions that check their values
-CHECKED: dict[str, Callable[[Any], object]] = {
-    "MAX_ATTEMPTS": partial(check_attempts, what="MAX_ATTEMPTS"),
-    "BACKOFF": partial(check_backoff, what="BACKOFF"),
-    "TIMEOUT": partial(milliseconds, what="TIMEOUT", minimum=1),
-    "RESULT_TTL": partial(milliseconds, what="RESULT_TTL"),
-    "RESULT_MAX": partial(integer, what="RESULT_MAX", minimum=1, maximum=MAX_RESULTS),
-    "GROUP_WEIGHT": find_weights,
-}
 
 
 class Plan(NamedTuple):
@@ -751,62 +716,3 @@ def _announce(backend: RedisBackend, result: TaskResult, pushed: int) -> None:
         registry = backend.engine.keys.queues
         perform(backend.using, register_queue(backend.using, registry, result.task.queue_name))
     task_enqueued.send_robust(type(backend), task_result=result)
-
-
-def problems(alias: str, options: Mapping[str, Any]) -> Iterator[CheckMessage]:
-    """Problems of the options of the backend of this alias."""
-    for key in options:
-        if key not in OPTIONS:
-            yield Warning(
-                f"TASKS[{alias!r}] has the unknown option {key!r}, which has no effect.",
-                hint=f"The options are {', '.join(OPTIONS)}.",
-                id="messaging.W101",
-            )
-    chosen = {**OPTIONS, **options}
-    databases = chosen["ENQUEUE_ON_COMMIT"]
-    if not isinstance(databases, bool) and databases not in connections:
-        yield Error(
-            f"TASKS[{alias!r}] has ENQUEUE_ON_COMMIT={databases!r}, which is no alias of DATABASES.",
-            hint="ENQUEUE_ON_COMMIT must be False, True or an alias of DATABASES.",
-            id="messaging.E101",
-        )
-    yield from _without_autocommit(alias, databases)
-    using = chosen["USING"]
-    if using is not None and using not in settings.CACHES:
-        yield Error(
-            f"TASKS[{alias!r}] has USING={using!r}, which is no alias of CACHES.",
-            hint="Name a django-redis entry of CACHES, or remove it: then the alias of the app is used.",
-            id="messaging.E102",
-        )
-    yield from _bad_modules(alias, chosen[TASK_MODULES])
-    for name, check in CHECKED.items():
-        try:
-            if chosen[name] is not None or OPTIONS[name] is not None:
-                check(chosen[name])
-        except (TypeError, ValueError) as error:
-            hint = f"Correct it, or remove it: its default is {OPTIONS[name]!r}."
-            yield Error(f"TASKS[{alias!r}]: {error}", hint=hint, id="messaging.E102")
-
-
-def _bad_modules(alias: str, given: Any) -> Iterator[CheckMessage]:
-    if isinstance(given, list | tuple | set | frozenset) and all(
-        isinstance(one, str) and one for one in given
-    ):
-        return
-    yield Error(
-        f"TASKS[{alias!r}] has TASK_MODULES={given!r}; it must be a list of dotted names of modules.",
-        hint='Write "TASK_MODULES": ["mysite.tasks"].',
-        id="messaging.E102",
-    )
-
-
-def _without_autocommit(alias: str, databases: Any) -> Iterator[CheckMessage]:
-    """Databases that are to be awaited, but on whose commits Django calls nothing."""
-    for name in connections:
-        if databases in (True, name) and not connections[name].settings_dict["AUTOCOMMIT"]:
-            yield Error(
-                f"TASKS[{alias!r}] has ENQUEUE_ON_COMMIT={databases!r}, but DATABASES[{name!r}] has "
-                "AUTOCOMMIT=False: Django runs no function after its commits.",
-                hint="Name a database with autocommit in ENQUEUE_ON_COMMIT, or set it to False.",
-                id="messaging.E101",
-            )

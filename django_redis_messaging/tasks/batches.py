@@ -46,9 +46,10 @@ from .backend import (
     listen,
     seconds_to_wait,
 )
+from .call_arguments import check_call, takes_values
 from .commits import Calls, Prepared, Sender, send_on_commit
 from .compat import InvalidTask, Task, TaskResult, TaskResultDoesNotExist, task_backends, task_enqueued
-from .task import RedisTask, check_call, takes_values
+from .task import RedisTask
 
 __all__ = ["TaskBatch"]
 

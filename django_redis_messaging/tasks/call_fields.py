@@ -18,7 +18,8 @@ from django.utils.module_loading import import_string
 from ..core.encoding import name as checked
 from ..errors import InvalidArgument
 from ..services.common.arguments import count, milliseconds, timestamp
-from .task import RedisTask, call_name, check_source
+from .call_arguments import call_name, check_source
+from .task import RedisTask
 
 #: tags of a call
 MAX_TAGS = 10

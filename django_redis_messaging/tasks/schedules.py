@@ -32,8 +32,8 @@ from ..errors import InvalidArgument, LimitExceeded, ScheduleExists
 from ..services.common.arguments import Duration, request, sequence, timestamp_ms, to_datetime, window
 from ..services.jobs.keys import JobKeys
 from . import records
+from .call_arguments import misfit
 from .compat import Task, normalize_json, task_backends
-from .task import misfit
 from .timing import Cron, Every, timing
 
 T = TypeVar("T", bound=Task)

@@ -18,9 +18,9 @@ from django.utils import timezone
 
 from django_redis_messaging.errors import InvalidArgument
 from django_redis_messaging.tasks import RedisTask, Schedules, TaskBatch, chain, task
+from django_redis_messaging.tasks.call_arguments import check_call
 from django_redis_messaging.tasks.compat import InvalidTask
 from django_redis_messaging.tasks.other_queues import RESULT_NAMES, TASK_NAMES
-from django_redis_messaging.tasks.task import check_call
 from tests.conftest import Call
 
 from ..support.workers import burst, counts, state, stored_keys
