@@ -301,15 +301,24 @@ def settings() -> Iterator[str]:
 
 
 def commands() -> Iterator[str]:
-    """The management commands with their own options."""
+    """The management commands with their own options, and those of their actions."""
     module = importlib.import_module(f"{NAME}.management.commands")
     for command in sorted(one.name for one in pkgutil.iter_modules(module.__path__)):
-        yield f"manage.py {command}"
-        standard = {action.dest for action in BaseCommand().create_parser("manage.py", command)._actions}
-        for action in load_command_class(NAME, command).create_parser("manage.py", command)._actions:
-            if action.dest not in standard:
-                names = ", ".join(action.option_strings) or action.dest
-                yield f"manage.py {command} {names}: {kind_of(action)} = {action.default!r}"
+        parser = load_command_class(NAME, command).create_parser("manage.py", command)
+        yield from options(f"manage.py {command}", parser, command)
+
+
+def options(name: str, parser: argparse.ArgumentParser, command: str) -> Iterator[str]:
+    """A command, or one of its actions, with its own options."""
+    yield name
+    standard = {action.dest for action in BaseCommand().create_parser("manage.py", command)._actions}
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for chosen, own in action.choices.items():
+                yield from options(f"{name} {chosen}", own, command)
+        elif action.dest not in standard:
+            names = ", ".join(action.option_strings) or action.dest
+            yield f"{name} {names}: {kind_of(action)} = {action.default!r}"
 
 
 def kind_of(action: argparse.Action) -> str:

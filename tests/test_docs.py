@@ -1,11 +1,13 @@
 """The documentation: all examples run, all links have a target, all settings and options are listed."""
 
+import argparse
 import ast
 import dataclasses
 import doctest
 import pkgutil
 import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -64,15 +66,27 @@ SECTION = r"^## `{}`\n(.*?)(?=^## |\Z)"
 OPTION = re.compile(r"^\| `([\w-]+)(?: ([^`]*))?`", re.MULTILINE)
 
 
+def own_options(parser: argparse.ArgumentParser, name: str) -> Iterator[argparse.Action]:
+    """The options of a command and of its actions, several of which may have the same ones."""
+    standard = {action.dest for action in BaseCommand().create_parser("manage.py", name)._actions}
+    for action in parser._actions:
+        if action.dest not in standard:
+            yield action
+        if isinstance(action, argparse._SubParsersAction):
+            for one in action.choices.values():
+                yield from own_options(one, name)
+
+
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_is_listed_with_its_options(name: str) -> None:
     page = (ROOT / "docs" / "commands.md").read_text(encoding="utf-8")
     section = re.search(SECTION.format(name), page, re.MULTILINE | re.DOTALL)
     assert section, "docs/commands.md has no section for it"
     command = load_command_class("django_redis_messaging", name)
-    standard = {action.dest for action in BaseCommand().create_parser("manage.py", name)._actions}
-    actions = command.create_parser("manage.py", name)._actions
-    own = [action for action in actions if action.dest not in standard]
+    by_name: dict[str, argparse.Action] = {}
+    for action in own_options(command.create_parser("manage.py", name), name):
+        by_name.setdefault(action.dest, action)
+    own = list(by_name.values())
     listed = OPTION.findall(section[1])
     assert [option for option, _ in listed] == [
         (action.option_strings or [action.dest])[-1] for action in own

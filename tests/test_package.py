@@ -356,6 +356,7 @@ LAZY = {
     "apps": "Django loads it in each process of a site",
     "core.testruns": "only runs of tests start a server",
     "management.commands.messaging_check": "Django's Tasks may not be installed",
+    "management.commands.messaging_tasks": "Django's Tasks may not be installed",
     "management.commands.periodic_tasks": "Django's Tasks may not be installed",
     "management.commands.run_messaging": "Django's Tasks may not be installed",
     "management.commands.run_worker": "Django's Tasks may not be installed",

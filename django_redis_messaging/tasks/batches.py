@@ -48,7 +48,15 @@ from .backend import (
 )
 from .call_arguments import check_call, takes_values
 from .commits import Calls, Prepared, Sender, send_on_commit
-from .compat import InvalidTask, Task, TaskResult, TaskResultDoesNotExist, task_backends, task_enqueued
+from .compat import (
+    InvalidTask,
+    Task,
+    TaskResult,
+    TaskResultDoesNotExist,
+    TaskResultStatus,
+    task_backends,
+    task_enqueued,
+)
 from .task import RedisTask
 
 __all__ = ["TaskBatch"]
@@ -575,6 +583,19 @@ def batch_of(backend: str, leased: LeasedJob) -> TaskBatch | None:
     are not enqueued again."""
     batch_id = leased.state.field("batch")
     return TaskBatch._existing(unquote(batch_id), backend, leased.lease.id) if batch_id else None
+
+
+def read_callbacks(batch: TaskBatch) -> Steps[dict[str, tuple[str, TaskResultStatus | None]]]:
+    """The ids of the callbacks of a batch, by their names, with their statuses; None for one that is not
+    enqueued. One that was enqueued is left out if its result is not stored any more."""
+    ids = {callback: batch.callback_id(callback) for callback in CALLBACKS}
+    left = yield Command("HMGET", batch._key, *(f"{callback}:id" for callback in ids), reads=True)
+    found: dict[str, tuple[str, TaskResultStatus | None]] = {}
+    for (callback, call_id), is_left in zip(ids.items(), left, strict=True):
+        record = None if is_left else (yield from batch._engine.get(call_id))
+        if is_left or record is not None:
+            found[callback] = call_id, None if record is None else records.STATUS[record.state.status]
+    return found
 
 
 def add_values(kwargs: dict[str, Any], backend: str, state: State) -> None:

@@ -70,7 +70,8 @@ CHANGEABLE = (
     "expires", "tags",
 )  # fmt: skip
 
-_STATUS = {
+#: the status of a result by that of its job
+STATUS = {
     "waiting": TaskResultStatus.READY,
     "running": TaskResultStatus.RUNNING,
     "succeeded": TaskResultStatus.SUCCESSFUL,
@@ -191,16 +192,29 @@ class StoredCall(NamedTuple):
 
 def parse_result(backend: str, record: JobRecord) -> TaskResult:
     """The current result of a job."""
-    lines = record.log.decode().split("\n") if record.log else []
+    lines = _lines(record)
     rescheduled_to = [line for line in lines if line.startswith("A")]
     call = parse_call(backend, record.payload, record.state, rescheduled_to)
     found = result_of(backend, record.id, record.state, call)
-    for line in lines:
-        _apply(line, found, record.state)
+    found.errors.extend(errors_of(record))
+    if record.state.status == "succeeded":
+        for line in lines:
+            if line.startswith("R"):
+                object.__setattr__(found, "_return_value", encoding.loads_all([line[1:].encode()])[0])
+    return found
+
+
+def errors_of(record: JobRecord) -> list[TaskError]:
+    """The errors of a job in their order: those of its attempts, and what else ended it."""
+    found = [error for line in _lines(record) if (error := _error_of(line, record.state)) is not None]
     if record.state.status == "expired":
         when = moment(record.state.moment).isoformat()
-        found.errors.append(_own_error("TaskExpired", f"The task had not been started at {when}."))
+        found.append(_own_error("TaskExpired", f"The task had not been started at {when}."))
     return found
+
+
+def _lines(record: JobRecord) -> list[str]:
+    return record.log.decode().split("\n") if record.log else []
 
 
 def parse_call(backend: str, payload: bytes, state: State, rescheduled_to: Sequence[str] = ()) -> StoredCall:
@@ -214,7 +228,7 @@ def parse_call(backend: str, payload: bytes, state: State, rescheduled_to: Seque
 
 def result_of(backend: str, job_id: str, state: State, call: StoredCall) -> TaskResult:
     """The result of a call in this state, without what its log says."""
-    status, first = _STATUS[state.status], _moment(state.first)
+    status, first = STATUS[state.status], _moment(state.first)
     ended = status in (TaskResultStatus.SUCCESSFUL, TaskResultStatus.FAILED)
     return RedisTaskResult(
         task=call.task,
@@ -315,26 +329,27 @@ def rescheduled(run_after: datetime) -> str:
 
 def add_error(result: TaskResult, line: str, state: State) -> None:
     """Add the error of a log line to a result."""
-    _apply(line, result, state)
+    error = _error_of(line, state)
+    if error is not None:
+        result.errors.append(error)
 
 
-def _apply(line: str, found: TaskResult, state: State) -> None:
-    """Add a line of the log to a result."""
+def _error_of(line: str, state: State) -> TaskError | None:
+    """The error that a line of the log says; None if it says none."""
     kind, rest = line[:1], line[1:]
-    if kind == "R" and state.status == "succeeded":
-        object.__setattr__(found, "_return_value", encoding.loads_all([rest.encode()])[0])
-    elif kind == "E":
+    if kind == "E":
         path, trace = encoding.loads_all([rest.encode()])[0]
-        found.errors.append(TaskError(exception_class_path=path, traceback=trace))
-    elif kind == "L":
+        return TaskError(exception_class_path=path, traceback=trace)
+    if kind == "L":
         text = f"The lease expired in attempt {rest}: the worker was lost, or could not extend it."
-        found.errors.append(_own_error("LeaseLost", text))
-    elif kind == CANCELLED:
+        return _own_error("LeaseLost", text)
+    if kind == CANCELLED:
         when = "while it ran" if state.attempts else "before it started"
-        found.errors.append(_own_error("TaskCancelled", f"The task was cancelled {when}."))
-    elif kind == SUPERSEDED:
+        return _own_error("TaskCancelled", f"The task was cancelled {when}.")
+    if kind == SUPERSEDED:
         text = "A newer call with the same unique key was enqueued while this one ran, so it is not retried."
-        found.errors.append(_own_error("TaskCancelled", text))
+        return _own_error("TaskCancelled", text)
+    return None
 
 
 def _own_error(name: str, text: str) -> TaskError:

@@ -422,6 +422,11 @@ class Engine:
             if len(page) < PAGE:
                 return total
 
+    def count_tagged(self, tag: str) -> Steps[int]:
+        """How many jobs that wait or run have a tag, in its stored form."""
+        count: int = yield Command("ZLEXCOUNT", self.keys.tags, f"[{tag} ", f"({tag}!", reads=True)
+        return count
+
     def _change_waiting(self, script: str, queue: str, words: Sequence[Argument]) -> Steps[str | None]:
         """Call a script about a job that waits, most likely in `queue`; if it waits in another one, call it
         for that. Returns the queue, or None."""
@@ -519,8 +524,17 @@ class Engine:
 
     def set_limit(self, permit: str, limit: int | None) -> Steps[None]:
         """Set how many jobs may hold a permit, whatever they say themselves; None ends that."""
-        words = (f"permit:{quote(permit, safe='')}", "" if limit is None else limit)
+        words = (_permit(permit), "" if limit is None else limit)
         yield Script("jobs/limit", self.keys.records, words)
+
+    def permit(self, permit: str) -> Steps[tuple[int | None, int]]:
+        """The limit of a permit that `set_limit` has set, or None; and how many jobs hold the permit."""
+        name = _permit(permit)
+        limit, held = yield [
+            Command("HGET", self.keys.limits, name, reads=True),
+            Command("ZLEXCOUNT", self.keys.held, f"[{name} ", f"({name}!", reads=True),
+        ]
+        return None if limit is None else int(limit), held
 
     def beat(
         self, worker: str, *, consumed: bool, started: int, running: int, done: int, ended: Mapping[str, int]
@@ -643,7 +657,12 @@ def lock_need(name: str) -> str:
 
 def permit_need(name: str, limit: int) -> str:
     """A need: up to `limit` jobs at a time."""
-    return f"permit:{quote(name, safe='')}/{limit}"
+    return f"{_permit(name)}/{limit}"
+
+
+def _permit(name: str) -> str:
+    """The name of a permit as it is stored."""
+    return f"permit:{quote(name, safe='')}"
 
 
 def rate_need(name: str, limit: int, period: int) -> str:
