@@ -6,11 +6,16 @@ import os
 import signal
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from django.core.management import CommandError, call_command
 
 from django_redis_messaging.management import loops
+from django_redis_messaging.services.jobs import children
+from django_redis_messaging.services.jobs.engine import Lease, LeasedJob, parse_state
+from django_redis_messaging.services.jobs.executor import Report
 
 from ..support.processes import (
     Process,
@@ -157,6 +162,38 @@ class TestStop:
         process = start("run_worker", "--processes", "1")
         assert ended(jobs.end_program.enqueue()).return_value == -SIGTERM
         finish(process)
+
+
+class SilentStarter:
+    """Starts no processes: its children never report anything."""
+
+    def __init__(self) -> None:
+        self._files: list[int] = []
+
+    def start(self, files: tuple[int, int], on_exit: Any) -> Any:
+        self._files.append(os.dup(files[0]))  # as long as it is open, the child counts as running
+        return SimpleNamespace(pid=None, kill=lambda: on_exit(-SIGTERM))
+
+    def close(self) -> None:
+        for file in self._files:
+            os.close(file)
+
+
+class TestApart:
+    def test_jobs_that_wait_for_another_one_return_one_by_one(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(children, "monotonic", lambda: 1000.0)
+        reports: list[Report] = []
+        starter: Any = SilentStarter()
+        pool = children.Children(starter, 1, 1, reports.extend, lambda: None)
+        state = parse_state(b"running attempts=3/5 pushed=1 due=1 fence=1 token=a first=1 lost=2 apart=1")
+        leased = LeasedJob(Lease("default", "job", 1, "a"), b"", state)
+        pool.run([(number, leased) for number in range(4)])
+        assert [(one.number, one.ended, one.ms) for one in reports] == [
+            (1, "release", 1000),
+            (2, "release", 1050),
+            (3, "release", 1100),
+        ]
+        pool.close(0)
 
 
 class TestReplacement:

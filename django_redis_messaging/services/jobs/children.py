@@ -38,8 +38,10 @@ logger = logging.getLogger(__name__)
 GRACE = 5.0
 #: seconds between two checks of the children
 CHECK_INTERVAL = 0.5
-#: seconds for which a job that runs apart is released if another one does so now
+#: seconds for which a job that runs apart is released if another one does so now, at least
 APART_DELAY = 1.0
+#: seconds between the moments for which two of these are released: about what a short one takes
+APART_INTERVAL = 0.05
 #: seconds that the children get to report their jobs at the end of the worker
 ANSWER_TIMEOUT = 0.3
 #: seconds that a child gets to end by itself
@@ -83,6 +85,8 @@ class Children:
         self._all: set[Child] = set()
         #: the one that runs a job apart
         self._apart: Child | None = None
+        #: when the last of those that wait for that is due: monotonic
+        self._apart_due = 0.0
         self._failed_starts = 0
         self._lock = threading.RLock()
         #: None: close
@@ -201,7 +205,15 @@ class Children:
             if is_free:
                 self._apart = self._start(1)
         if self._apart is None or not is_free or self._apart.run([(number, leased)], False):
-            self.report([Report(number, Outcome.RELEASE.value, round(1000 * APART_DELAY))])
+            self.report([Report(number, Outcome.RELEASE.value, self._apart_delay())])
+
+    def _apart_delay(self) -> int:
+        """For how long to release a job because another one runs apart: ms. Many jobs return one by one: if
+        all of them did at once, one would start, and the others would be released again."""
+        now = monotonic()
+        with self._lock:
+            self._apart_due = max(now + APART_DELAY, self._apart_due + APART_INTERVAL)
+            return round(1000 * (self._apart_due - now))
 
     def _least_busy(self, is_async: bool) -> Child | None:
         """The child to take the next jobs: one that has started, and has a free lane, if possible."""
