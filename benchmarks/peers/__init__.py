@@ -14,3 +14,5 @@ SLOTS = 500_000
 SIZE = SLOTS * (8 + 4 + 4)
 #: environment of a worker: the server, the file, whether to store results, and the form of the worker
 URL, FILE, RESULTS, FORM = "WORKERS_URL", "WORKERS_FILE", "WORKERS_RESULTS", "WORKERS_FORM"
+#: environment of a worker of this app: the module of its tasks, if it is not `ours.py`
+MODULE = "WORKERS_MODULE"

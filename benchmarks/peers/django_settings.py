@@ -2,7 +2,7 @@
 
 import os
 
-from . import URL
+from . import MODULE, URL
 
 SECRET_KEY = "benchmark"  # noqa: S105
 USE_TZ = True
@@ -14,7 +14,7 @@ CACHES = {
 TASKS = {
     "default": {
         "BACKEND": "django_redis_messaging.tasks.RedisBackend",
-        "OPTIONS": {"TASK_MODULES": ["benchmarks.peers.ours"]},
+        "OPTIONS": {"TASK_MODULES": [os.environ.get(MODULE, "benchmarks.peers.ours")]},
     }
 }
 # the other queues log only failures, too
