@@ -313,8 +313,7 @@ class TestRunning:
         busy = tenants.enqueue_many([(["busy"], {})] * 50)
         small = tenants.enqueue("small")
         with at_work():
-            until(lambda: all(one.is_finished for one in (small, busy[-1]) if one.refresh() is None))
-        for one in busy:
-            one.refresh()
+            for one in (small, *busy):
+                wait_for_result(one, timeout=60)
         done = [one.group for one in sorted([small, *busy], key=lambda one: one.started_at)]
         assert done.index("small") <= 1

@@ -259,10 +259,10 @@ class TestFailures:
     def test_poller_survives_an_outage(
         self, own_server: EmbeddedServer, settings: Settings, caplog: LogCaptureFixture
     ) -> None:
-        change(settings, COMMAND_DEADLINE=0.2)
         with polling():
             DelayQueue("q").push("job", delay=0.1)
             until(lambda: stored(of("q")) == (1, 0, 0))
+            change(settings, COMMAND_DEADLINE=0.2)
             own_server.kill()
             until(lambda: "Listing queues of" in caplog.text and "Polling a queue of" in caplog.text)
             own_server.start()
