@@ -186,7 +186,8 @@ def begin() -> None:
 
 def masked(value: object) -> str:
     """Without what differs in each call: numbers, cursors and tokens. What remains are names."""
-    return re.sub(r"[0-9a-f]+(-[0-9a-f]+)+|[0-9a-f]*[0-9][0-9a-f]*", "#", repr(value))
+    text = re.sub(r"[0-9a-f]+(-[0-9a-f]+)+|[0-9a-f]*[0-9][0-9a-f]*", "#", repr(value))
+    return re.sub(r"datetime\((#, )+", "datetime(#, ", text)  # without microseconds, if they are 0
 
 
 def stored() -> dict[str, list[str]]:
