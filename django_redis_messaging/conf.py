@@ -134,6 +134,8 @@ class Settings:
 
     #: dotted path of the class that maps users to chat members: see web/identity.py
     IDENTITY: str = "django_redis_messaging.web.identity.Identity"
+    #: dotted path of the class that says who may use the console: see console/access.py
+    CONSOLE: str = "django_redis_messaging.console.access.Console"
     #: layout of pages: "admin", "standalone", "auto" (the admin's if it is installed, else standalone), or
     #: the name of a template of the site with a block "content"
     LAYOUT: str = "auto"

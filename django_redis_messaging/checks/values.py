@@ -33,8 +33,11 @@ MAX_SECONDS = 100 * 366 * 86_400
 MAX_ATTEMPTS, MAX_RATE, MAX_BLOCK_BYTES, MAX_LINE_BYTES = 10_000, 10**6, 2**29, 1024**3
 #: a host or domain as in ALLOWED_HOSTS, without a port
 _HOST = re.compile(r"\*|\.?[\w-]+(\.[\w-]+)*|\[[0-9a-fA-F:.]+\]")
-#: the class from which that of IDENTITY has to be derived
-IDENTITY = "django_redis_messaging.web.identity.Identity"
+#: the classes from which those of the settings have to be derived
+BASES = {
+    "IDENTITY": "django_redis_messaging.web.identity.Identity",
+    "CONSOLE": "django_redis_messaging.console.access.Console",
+}
 
 
 def _integer(least: int = 1, most: int = MAX_COUNT) -> Rule:
@@ -212,6 +215,7 @@ RULES: Mapping[str, Rule] = {
     "AGGREGATE_MAX_KEYS": _integer(),
     "AGGREGATE_MAX_PERIODS": _integer(),
     "IDENTITY": _path,
+    "CONSOLE": _path,
     "LAYOUT": _layout,
     "FOLLOW_USERS": _bool,
     "SEND_RATE": _rate,
@@ -282,7 +286,9 @@ PATHS = {
     "OBSERVE": 'Use the dotted path of a function such as "shop.metrics.observe", which is defined as '
     "def observe(operation, seconds, outcome).",
     "IDENTITY": 'Use the dotted path of a class such as "shop.chat.Identity", which is derived from '
-    f"{IDENTITY} and needs no arguments.",
+    f"{BASES['IDENTITY']} and needs no arguments.",
+    "CONSOLE": 'Use the dotted path of a class such as "shop.operators.Operators", which is derived from '
+    f"{BASES['CONSOLE']} and needs no arguments.",
 }
 
 
@@ -293,9 +299,9 @@ def _path_problem(key: str, path: str) -> str | None:
         return f"can't be imported ({type(error).__name__}: {error})"
     if not callable(named):
         return "is neither a class nor a function"
-    if key == "IDENTITY":
-        if not is_kind_of(named, IDENTITY):
-            return "is not a subclass of Identity"
+    if base := BASES.get(key):
+        if not is_kind_of(named, base):
+            return f"is not a subclass of {base.rpartition('.')[2]}"
         return None if _accepts(named, 0) else "needs arguments"
     if operations.is_async_observer(named):
         return "is an async function"

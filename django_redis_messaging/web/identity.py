@@ -91,11 +91,6 @@ class Identity:
         """Whether the user may add `member` to a chat. The chat checks its own rules as well."""
         return True
 
-    def may_operate(self, user: Any) -> bool:
-        """Whether the user may use the pages for operators: see all rate limits and locks, reset and release
-        them. The default allows active superusers."""
-        return bool(user.is_active and getattr(user, "is_superuser", False))
-
     def label(self, user: Any) -> str:
         """The text that is shown for a user: the full name, else the user name."""
         full_name = getattr(user, "get_full_name", str)()

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from copy import copy
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from django.apps import apps
 from django.core.checks import CheckMessage, Error
@@ -22,6 +22,9 @@ from django.views.decorators.debug import sensitive_variables
 
 from .. import conf
 from ..errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from django.contrib.admin import AdminSite
 
 #: values of LAYOUT that are not the name of a template
 AUTO, ADMIN, STANDALONE = "auto", "admin", "standalone"
@@ -46,11 +49,18 @@ class _Page(TemplateResponse):
 
 
 def page_in_layout(
-    request: HttpRequest, layout: str, template_name: str, context: Mapping[str, Any], *, status: int
+    request: HttpRequest,
+    layout: str,
+    template_name: str,
+    context: Mapping[str, Any],
+    *,
+    status: int,
+    admin_site: AdminSite | None = None,
 ) -> TemplateResponse:
-    """The response with the page of a template, inside the layout."""
+    """The response with the page of a template, inside the layout. The admin's is that of `admin_site`, or of
+    the default one."""
     frame = _Frame(template_name, frozenset(context))
-    everything = {**layout_context(request, layout), "drm_frame": frame, **context}
+    everything = {**layout_context(request, layout, admin_site), "drm_frame": frame, **context}
     return _Page(request, template_name, everything, status=status)
 
 
@@ -94,7 +104,7 @@ class _Part:
             return self.page.render(self.context)
 
 
-def layout_context(request: HttpRequest, layout: str) -> dict[str, Any]:
+def layout_context(request: HttpRequest, layout: str, admin_site: AdminSite | None = None) -> dict[str, Any]:
     """The context of base.html: `drm_layout`, the template it extends, and what that template needs."""
     uses_admin = is_staff(request.user)
     context = {"drm_sign_out": _sign_out_url(uses_admin=uses_admin)}
@@ -104,9 +114,11 @@ def layout_context(request: HttpRequest, layout: str) -> dict[str, Any]:
         return {**context, "drm_layout": STANDALONE_TEMPLATE, "drm_alone": True}
     if layout != ADMIN:
         return {**context, "drm_layout": SITE_TEMPLATE, "drm_site": layout}
-    from django.contrib.admin import site
+    from django.contrib.admin import site as default
 
-    if uses_admin:
+    site = admin_site or default
+    # its own check has let the user in, where the page is one of that site
+    if uses_admin or admin_site is not None:
         return {**context, **site.each_context(request), "drm_layout": ADMIN_TEMPLATE, "drm_staff": True}
     return {
         **context,

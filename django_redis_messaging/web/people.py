@@ -283,9 +283,10 @@ def _is_member_id(value: str) -> bool:
 
 
 def must_fill_directory(identity: Identity, user: Any) -> bool:
-    """Whether the page tells the user how to fill the directories: to staff and operators, if all of theirs
-    are empty."""
-    is_told = getattr(user, "is_staff", False) or identity.may_operate(user)  # a model may have no is_staff
+    """Whether the page tells the user how to fill the directories: to staff and superusers, if all of
+    theirs are empty."""
+    # a model may have neither
+    is_told = getattr(user, "is_staff", False) or getattr(user, "is_superuser", False)
     return is_told and not any(Directory(guild).size() for guild in identity.directories(user))
 
 

@@ -28,7 +28,6 @@ from .notifications import (
     NotificationsView,
     ReadNotificationsView,
 )
-from .operating import LimitsView, LocksView, ReleaseLockView, ResetLimitView
 from .people import (
     BlocksView,
     BlockView,
@@ -58,8 +57,6 @@ __all__ = [
     "EditView",
     "ForgetContactView",
     "LeaveView",
-    "LimitsView",
-    "LocksView",
     "MemberSuggestView",
     "MessagePageView",
     "MuteView",
@@ -68,10 +65,8 @@ __all__ = [
     "NotificationsView",
     "PersonView",
     "ReadNotificationsView",
-    "ReleaseLockView",
     "RemoveView",
     "RenameView",
-    "ResetLimitView",
     "RoleView",
     "RoomFeedView",
     "RoomView",

@@ -1,0 +1,55 @@
+"""The URLs of the console. With an admin, its entries lead there; else include them:
+`path("console/", include("django_redis_messaging.console.urls"))`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from django.urls import URLPattern, URLResolver, include, path
+
+from . import audit, coordination
+from .base import ConsolePage
+from .sections import SECTIONS
+
+if TYPE_CHECKING:
+    from django.contrib.admin import AdminSite
+
+app_name = "messaging_console"
+
+
+class Route(NamedTuple):
+    """A page: the name of its URL is `messaging_NAME`."""
+
+    path: str
+    view: type[ConsolePage]
+    name: str
+
+
+#: by section; the first page of each is the one to which its entry leads
+ROUTES: dict[str, list[Route]] = {
+    "locks": [
+        Route("", coordination.LocksPage, "locks"),
+        Route("release/", coordination.ReleaseLock, "release"),
+    ],
+    "limits": [
+        Route("", coordination.LimitsPage, "limits"),
+        Route("reset/", coordination.ResetLimit, "reset"),
+    ],
+    "audit": [Route("", audit.AuditPage, "audit")],
+}
+
+
+def patterns(section: str, site: AdminSite | None = None) -> list[URLPattern]:
+    """The URLs of a section: those of an admin site, for its staff only, or those of console.urls."""
+    found = []
+    for route in ROUTES[section]:
+        page = route.view.as_view(admin_site=site)
+        view = page if site is None else site.admin_view(page)
+        found.append(path(route.path, view, name=f"messaging_{route.name}"))
+    return found
+
+
+urlpatterns: list[URLPattern | URLResolver] = [
+    path("" if number == 0 else f"{section.name}/", include(patterns(section.name)))
+    for number, section in enumerate(SECTIONS)
+]
