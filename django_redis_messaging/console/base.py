@@ -13,12 +13,13 @@ from django.contrib.auth.decorators import login_not_required
 from django.contrib.auth.views import redirect_to_login
 from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import redirect
-from django.urls import reverse
+from django.urls import NoReverseMatch, reverse
 from django.utils.cache import add_never_cache_headers, patch_vary_headers
 from django.utils.decorators import method_decorator
-from django.utils.functional import Promise
+from django.utils.functional import Promise, cached_property
 from django.utils.http import url_has_allowed_host_and_scheme, urlencode
 from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
 from django.views import View
 from django.views.decorators.debug import sensitive_post_parameters, sensitive_variables
 
@@ -50,7 +51,7 @@ MAX_KEYS = 10_000
 MAX_SELECTED = 200
 #: the layout of the part of a page that is fetched again and again
 FRAGMENT_TEMPLATE = "django_redis_messaging/console/fragment.html"
-NOTHING_SELECTED = Answer(400, "nothing_selected", _("Nothing was selected."))
+NOTHING_SELECTED = Answer(400, "nothing_selected", gettext_lazy("Nothing was selected."))
 
 
 # The views check access themselves: LoginRequiredMiddleware knows nothing of the hook CONSOLE.
@@ -111,6 +112,13 @@ class ConsolePage(View):
         given = {key: value for key, value in query.items() if value}
         return reverse(f"{namespace}messaging_{name}", args=args) + ("?" + urlencode(given) if given else "")
 
+    def url_of(self, thing: Thing) -> str:
+        """The URL of the page of a thing, whose name is that of its kind; empty if there is none."""
+        try:
+            return self.url(thing.kind, thing=str(thing))
+        except NoReverseMatch:
+            return ""
+
     def page(self, context: Mapping[str, Any], *, template_name: str = "", status: int = 200) -> HttpResponse:
         """The page with `context`, of which `page_title` is the title and `tables` are shown."""
         name = template_name or self.template_name
@@ -169,6 +177,21 @@ def answer_to(error: MessagingError) -> Answer:
     if known is None:
         raise error
     return Answer(known.status, known.code, text, known.retry_after)
+
+
+class ThingPage(ConsolePage):
+    """The page of a thing: that of the parameter `thing`. The name of its URL is that of the kind."""
+
+    #: the kinds of things that it shows
+    kinds: tuple[str, ...] = ()
+
+    @cached_property
+    def thing(self) -> Thing:
+        """What the page is about. Raises InvalidArgument, or the Problem if it is of another kind."""
+        thing = Thing.parse(self.request.GET.get("thing", ""))
+        if thing.kind not in self.kinds:
+            raise Problem(problems.INVALID)
+        return thing
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ class Section(NamedTuple):
 
 
 SECTIONS = (
+    Section("overview", _("Overview")),
     Section("locks", _("Locks")),
     Section("limits", _("Rate limits")),
     Section("audit", _("Audit trail")),

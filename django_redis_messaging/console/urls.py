@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from django.urls import URLPattern, URLResolver, include, path
 
-from . import audit, coordination
+from . import audit, coordination, overview
 from .base import ConsolePage
 from .sections import SECTIONS
 
@@ -27,6 +27,7 @@ class Route(NamedTuple):
 
 #: by section; the first page of each is the one to which its entry leads
 ROUTES: dict[str, list[Route]] = {
+    "overview": [Route("", overview.OverviewPage, "overview")],
     "locks": [
         Route("", coordination.LocksPage, "locks"),
         Route("release/", coordination.ReleaseLock, "release"),
