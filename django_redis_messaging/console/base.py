@@ -124,7 +124,12 @@ class ConsolePage(View):
         name = template_name or self.template_name
         site, layout = self.admin_site, ADMIN if self.admin_site is not None else conf.current().LAYOUT
         sections = [(one, self.url(one.name), one.name == self.section) for one in SECTIONS]
-        everything = {"drm_sections": sections, "drm_refresh": self.refresh, **context}
+        everything = {
+            "drm_sections": sections,
+            "drm_search": self.url("search"),
+            "drm_refresh": self.refresh,
+            **context,
+        }
         if "Messaging-Fragment" in self.request.headers:
             everything["drm_layout"] = FRAGMENT_TEMPLATE
         return page_in_layout(self.request, layout, name, everything, status=status, admin_site=site)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from django.urls import URLPattern, URLResolver, include, path
 
-from . import audit, coordination, overview
+from . import audit, coordination, overview, search
 from .base import ConsolePage
 from .sections import SECTIONS
 
@@ -27,7 +27,10 @@ class Route(NamedTuple):
 
 #: by section; the first page of each is the one to which its entry leads
 ROUTES: dict[str, list[Route]] = {
-    "overview": [Route("", overview.OverviewPage, "overview")],
+    "overview": [
+        Route("", overview.OverviewPage, "overview"),
+        Route("search/", search.SearchPage, "search"),
+    ],
     "locks": [
         Route("", coordination.LocksPage, "locks"),
         Route("release/", coordination.ReleaseLock, "release"),
