@@ -19,6 +19,7 @@ from django.core.asgi import get_asgi_application
 from django.core.management.base import CommandError
 from django.test import override_settings
 from market import deliveries
+from office import life
 from shop import subscriptions
 from traffic import counting
 
@@ -28,7 +29,7 @@ from django_redis_messaging.core.encoding import FORMAT, current_prefix
 from django_redis_messaging.core.topology import endpoint, scan
 from django_redis_messaging.devserver.cluster import EmbeddedCluster
 from django_redis_messaging.devserver.server import EmbeddedServer, make_private, open_private
-from django_redis_messaging.management.loops import LoopGroup
+from django_redis_messaging.management.loops import LoopGroup, poller
 from django_redis_messaging.services.listening import Listener
 from django_redis_messaging.tasks.backend import our_backends
 from django_redis_messaging.tasks.worker import Limits, Worker
@@ -181,16 +182,16 @@ def bind(host: str, port: int) -> socket.socket:
 
 @contextmanager
 def run_background_work() -> Iterator[None]:
-    """Run tasks, the handlers of timers, the subscriptions of the shop, the deliveries of the market, and
-    the consumer of access logs in threads of this process."""
+    """Run tasks, the handlers of timers, the poller, the subscriptions of the shop, the deliveries of the
+    market, the consumer of access logs, and the traffic of the office in threads of this process."""
     [backend] = our_backends()
-    worker = Worker(backend, backend.queue_names, Limits(concurrency=2, drain=SHUTDOWN_TIMEOUT))
+    worker = Worker(backend, backend.queue_names, Limits(concurrency=4, drain=SHUTDOWN_TIMEOUT))
     handlers.discover()
     listener = Listener(handlers.timers, handlers.key_events, Limits(concurrency=2, drain=SHUTDOWN_TIMEOUT))
-    together = LoopGroup({"worker": worker, "listener": listener})
+    together = LoopGroup({"worker": worker, "listener": listener, "poller": poller()})
     thread = threading.Thread(target=together.run, name="messaging")
     thread.start()
-    stops = [together.stop, subscriptions.start(), deliveries.start(), counting.start()]
+    stops = [together.stop, subscriptions.start(), deliveries.start(), counting.start(), life.start()]
     try:
         yield
     finally:

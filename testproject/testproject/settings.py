@@ -32,6 +32,7 @@ INSTALLED_APPS = [
     "shop",
     "market",
     "traffic",
+    "office",
 ]
 
 MIDDLEWARE = [
@@ -79,7 +80,18 @@ CACHES = {
     },
 }
 REDIS_MESSAGING = {"PREFIX": "demo", "IDENTITY": "people.identity.DemoIdentity"}
-TASKS = {"default": {"BACKEND": "django_redis_messaging.tasks.RedisBackend"}}
+TASKS = {
+    "default": {
+        "BACKEND": "django_redis_messaging.tasks.RedisBackend",
+        "QUEUES": ["default", "emails", "invoices", "stock", "reports"],
+    }
+}
+# The traffic would fill the terminal: each start and end of a task is a line.
+LOGGING = {
+    "version": 1,
+    "disable_existing_loggers": False,
+    "loggers": {name: {"level": "WARNING"} for name in ("django.tasks", "django_tasks")},
+}
 #: seconds after which an unpaid order is cancelled
 TIME_TO_PAY = float(os.environ.get("DEMO_TIME_TO_PAY", "30"))
 _SHARED_DATA = BASE_DIR.parent / "shared" / "data"

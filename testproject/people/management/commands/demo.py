@@ -150,6 +150,7 @@ class Command(BaseCommand):
         self._write(self.style.SUCCESS(f"\nOpen http://{shown}:{port}/"))
         self._write(f"and sign in with one click as {', '.join(user.full_name for user in USERS)}.")
         self._write("Background tasks and timers: /orders/. Options shared by all processes: /shop/.")
+        self._write("The console, for Alice: /admin/django_redis_messaging/overview/.")
         self._write("A market where each item has a lock: /market/. Counts of an access log: /traffic/.")
         self._write("Use a second browser or a private window for a second user. Ctrl-C stops everything.")
 
