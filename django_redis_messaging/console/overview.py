@@ -1,17 +1,216 @@
-"""The overview: the number of each capability that matters, and what is wrong right now."""
+"""The overview: what is wrong right now, the number of each capability that matters, and the servers."""
 
 from __future__ import annotations
 
-from django.http import HttpRequest, HttpResponse
-from django.utils.translation import gettext as _
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any
 
+from django.http import HttpRequest, HttpResponse
+from django.template.defaultfilters import filesizeformat
+from django.utils.formats import number_format
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
+
+from .. import conf
+from ..checks.servers import ServerInfo, version
+from ..services.history import History, Line, Series
+from ..services.history.gauges import QueueGauges
+from ..services.history.history import MAX_READ
 from .base import ConsolePage
+from .charts import sparkline
+from .problems import find_troubles
+from .state import State, alive, read_state
+from .tables import Cell, Row, Table, duration, to_cell
+
+#: points of an hour whose mean is compared with that of as many before: ten minutes
+TREND = 60
+#: share by which the mean must differ
+MIN_CHANGE = 0.05
+
+
+@dataclass(frozen=True)
+class Tile:
+    """The number of a capability that matters."""
+
+    title: str
+    number: str
+    #: what the number is
+    unit: str
+    detail: str = ""
+    url: str = ""
+    #: the last hour
+    chart: SafeString = SafeString("")  # noqa: RUF009 (immutable)
+    trend: str = ""
 
 
 class OverviewPage(ConsolePage):
     """The first page of the console."""
 
     section = "overview"
+    template_name = "django_redis_messaging/console/overview.html"
 
     def get(self, request: HttpRequest) -> HttpResponse:
-        return self.page({"page_title": _("Overview"), "tables": []})
+        state = read_state()
+        lines = History().lines(chosen_series(state))
+        context = {
+            "page_title": _("Overview"),
+            "troubles": [(one, self.link(one)) for one in find_troubles(state)],
+            "tiles": [*self.tiles_of_jobs(state, lines), *self.tiles_of_things(state)],
+            "tables": [self.servers(state, lines)],
+        }
+        return self.page(context)
+
+    def link(self, trouble: Any) -> str:
+        """The page about a trouble; empty: there is none."""
+        if trouble.thing is not None:
+            return self.url_of(trouble.thing)
+        return self.url(trouble.page) if trouble.page else ""
+
+    def tiles_of_jobs(self, state: State, lines: Sequence[Line]) -> Iterator[Tile]:
+        """Tasks, delay queues, workers, timers and the schedule."""
+        tasks = [one for one in state.queues if one.series.where]
+        delayed = [one for one in state.queues if one.series.kind == "queue" and not one.series.where]
+        timers = [one for one in state.queues if one.series.kind == "timers"]
+        queues = self.url("queues")
+        yield job_tile(_("Tasks"), tasks, lines, queues)
+        if delayed:
+            yield job_tile(_("Delay queues"), delayed, lines, queues)
+        workers = alive([one for found in state.attendance.workers.values() for one in found])
+        running = sum(one.running for one in workers)
+        detail = _("%(number)s jobs running") % {"number": number_format(running)}
+        yield Tile(_("Workers"), number_format(len(workers)), _("alive"), detail, queues)
+        listeners = len(alive(state.attendance.listeners))
+        detail = ngettext("%(number)s listener", "%(number)s listeners", listeners) % {"number": listeners}
+        waiting = sum(one.delayed + one.ready for one in timers)
+        chart, trend = summed(lines, [one.series for one in timers], "ran", _("Timers that fired"))
+        yield Tile(
+            _("Timers"), number_format(waiting), _("waiting"), detail, self.url("timers"), chart, trend
+        )
+        silences = [one for one in state.attendance.silences.values() if one is not None]
+        if silences:
+            detail = _("Poller: %(time)s ago") % {"time": duration(min(silences))}
+            number = number_format(state.attendance.periodic)
+            yield Tile(_("Schedule"), number, _("periodic tasks"), detail, self.url("schedule"))
+
+    def tiles_of_things(self, state: State) -> Iterator[Tile]:
+        """What has a name: locks, chats and channels."""
+        locks, chats, channels = self.url("locks"), self.url("chats"), self.url("channels")
+        for kind, title, unit, url in (
+            ("lock", _("Locks"), _("used today"), locks),
+            ("semaphore", _("Semaphores"), _("in use"), locks),
+            ("rwlock", _("Read-write locks"), _("in use"), locks),
+            ("chat", _("Chats"), _("chats"), chats),
+            ("mailbox", _("Mailboxes"), _("users"), channels),
+            ("broadcast", _("Broadcast"), _("channels"), channels),
+            ("files", _("Files"), _("channels"), channels),
+            ("directory", _("Directories"), _("directories"), channels),
+        ):
+            if number := state.counts.by_kind[kind]:
+                shown = number_format(number)
+                least = shown if state.counts.is_complete else _("%(number)s or more") % {"number": shown}
+                yield Tile(title, least, unit, url=url)
+
+    def servers(self, state: State, lines: Sequence[Line]) -> Table:
+        """The servers that own keys."""
+        trips = {line.series.name: round_trips(line) for line in lines if line.series.kind == "server"}
+        columns = [
+            _("Server"), _("Version"), _("Memory"), _("Round trip"), _("Stores data"), _("Replicas"),
+            _("Clients"), _("Evicted keys"),
+        ]  # fmt: skip
+        return Table(
+            _("Servers"),
+            columns,
+            list(state.servers.items()),
+            lambda item: server_row(*item, trips),
+            _("The state of the servers can't be read."),
+        )
+
+
+def chosen_series(state: State) -> list[Series]:
+    """The series that are drawn: those of the busiest queues, and of the servers of the app's alias."""
+    queues = sorted(state.queues, key=lambda one: one.throughput, reverse=True)
+    addresses = [address for alias, address in state.servers if alias == conf.alias()]
+    servers = [Series("server", address) for address in addresses if address][:4]
+    return [one.series for one in queues[: MAX_READ - len(servers)]] + servers
+
+
+def job_tile(title: str, queues: Sequence[QueueGauges], lines: Sequence[Line], url: str) -> Tile:
+    """The jobs of some queues."""
+    ready, running, dead = (
+        sum(getattr(one, name) for one in queues) for name in ("ready", "leased", "dead")
+    )
+    parts = [_("%(number)s running") % {"number": number_format(running)}]
+    if dead:
+        parts.append(_("%(number)s dead") % {"number": number_format(dead)})
+    rate = sum(one.throughput for one in queues)
+    parts.append(_("%(number)s/s") % {"number": number_format(rate, 1)})
+    chart, trend = summed(lines, [one.series for one in queues], "ran", _("Jobs that ran"))
+    return Tile(title, number_format(ready), _("ready"), ", ".join(parts), url, chart, trend)
+
+
+def summed(
+    lines: Sequence[Line], series: Sequence[Series], column: str, title: str
+) -> tuple[SafeString, str]:
+    """The chart of the sum of some series in the last hour, and its trend."""
+    columns = [list(line.column(column)) for line in lines if line.series in series]
+    if not columns:
+        return SafeString(""), ""
+    points = [
+        (moments[0][0], sum(value or 0 for _moment, value in moments)) for moments in zip(*columns, strict=True)
+    ]
+    return sparkline(points, title), trend_of([value for _moment, value in points])
+
+
+def trend_of(values: Sequence[float]) -> str:
+    """How the last ten minutes differ from the ten before; empty if nothing was recorded then.
+
+    >>> trend_of([1.0] * 60 + [2.0] * 60), trend_of([2.0] * 60 + [1.0] * 60), trend_of([1.0] * 120)
+    ('↑ 100 %', '↓ 50 %', '→')
+    """
+    before, now = fmean(values[-2 * TREND : -TREND] or [0]), fmean(values[-TREND:] or [0])
+    if not before:
+        return ""
+    change = now / before - 1
+    if abs(change) < MIN_CHANGE:
+        return "→"
+    arrow = "↑" if change > 0 else "↓"
+    return f"{arrow} {number_format(100 * abs(change), 0)} %"
+
+
+def round_trips(line: Line) -> tuple[float, float] | None:
+    """The latest round trip of the poller, and that of the last hour that 99 % don't exceed: ms."""
+    found = [value / 1000 for _moment, value in line.column("round_trip") if value is not None]
+    return (found[-1], sorted(found)[int(0.99 * (len(found) - 1))]) if found else None
+
+
+def server_row(
+    which: tuple[str, str], info: ServerInfo, trips: Mapping[str, tuple[float, float] | None]
+) -> Row:
+    """A server."""
+    alias, address = which
+    used, limit = int(info.get("used_memory", 0)), int(info.get("maxmemory", 0))
+    memory = _("of %(limit)s") % {"limit": filesizeformat(limit)} if limit else _("no limit")
+    trip = trips.get(address)
+    p99 = "" if trip is None else _("p99 %(ms)s ms") % {"ms": number_format(trip[1], 2)}
+    stores = [name for name, on in (("AOF", info.get("aof_enabled") == "1"), ("RDB", True)) if on]
+    mode = info.get("redis_mode") or info.get("server_mode", "")
+    return Row([
+        Cell(address or alias, alias if address else ""),
+        Cell(version(info), mode),
+        Cell(filesizeformat(used), memory, is_number=True),
+        Cell("" if trip is None else f"{number_format(trip[0], 2)} ms", p99, is_number=True),
+        persistence(info, stores),
+        to_cell(int(info.get("connected_slaves", 0))),
+        to_cell(int(info.get("connected_clients", 0))),
+        to_cell(int(info.get("evicted_keys", 0))),
+    ])  # fmt: skip
+
+
+def persistence(info: ServerInfo, stores: Sequence[str]) -> Cell:
+    """How the server stores its data, and whether that has failed."""
+    names = ("rdb_last_bgsave_status", "aof_last_write_status")
+    failed = any(info.get(name, "ok") != "ok" for name in names)
+    return Cell(", ".join(stores), mark=_("failed") if failed else "")

@@ -19,5 +19,6 @@ SECTIONS = (
     Section("overview", _("Overview")),
     Section("locks", _("Locks")),
     Section("limits", _("Rate limits")),
+    Section("history", _("History")),
     Section("audit", _("Audit trail")),
 )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from django.urls import URLPattern, URLResolver, include, path
 
-from . import audit, coordination, overview, search
+from . import audit, coordination, history, overview, search
 from .base import ConsolePage
 from .sections import SECTIONS
 
@@ -39,6 +39,7 @@ ROUTES: dict[str, list[Route]] = {
         Route("", coordination.LimitsPage, "limits"),
         Route("reset/", coordination.ResetLimit, "reset"),
     ],
+    "history": [Route("", history.HistoryPage, "history")],
     "audit": [Route("", audit.AuditPage, "audit")],
 }
 

@@ -56,7 +56,7 @@ class Catalogue(Service):
         words: list[Argument] = [f"{self._prefix}:{FORMAT}:", MAX_SEARCHED]
         for kind, ending in MARKERS.items():
             words += (kind, ending)
-        searched_all, *numbers = yield Script("common/survey", [probe_key(self._prefix, 0)], words)
+        searched_all, *numbers = yield Script("common/count_things", [probe_key(self._prefix, 0)], words)
         is_complete = bool(searched_all) and not isinstance(endpoint(self._using).router, Cluster)
         return Counts(dict(zip(MARKERS, numbers, strict=True)), is_complete)
 

@@ -1,0 +1,169 @@
+"""The history: charts of what was recorded of queues, tasks, timers and servers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from django.http import HttpRequest, HttpResponse
+from django.utils.functional import Promise
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+
+from ..core.encoding import printable
+from ..services.history import History, Line, Series
+from ..services.history.history import PERIODS
+from ..services.history.keys import KINDS
+from ..web import problems
+from ..web.problems import Problem
+from .base import ConsolePage
+from .charts import Curve, Kind, Table, Unit, chart, sparkline, table_view
+from .tables import Cell, Row
+from .tables import Table as List
+
+#: series on a page: they are read in one round trip
+PAGE = 20
+#: rows of the table of a chart
+MAX_ROWS = 60
+
+
+class Drawing(NamedTuple):
+    """A chart of some columns of a series."""
+
+    title: str | Promise
+    #: column → name in the legend
+    columns: dict[str, str | Promise]
+    unit: Unit = ""
+    kind: Kind = "lines"
+
+
+_HIGHEST, _P95, _P50 = gettext_lazy("highest"), gettext_lazy("95 %"), gettext_lazy("50 %")
+RAN = Drawing(
+    gettext_lazy("Ended"), {"ran": gettext_lazy("ended"), "failed": gettext_lazy("failed")}, kind="bars"
+)
+WAIT = Drawing(gettext_lazy("Waited until they started"), {"wait95": _P95, "wait50": _P50}, "s")
+RUN = Drawing(gettext_lazy("Ran for"), {"run95": _P95, "run50": _P50}, "s")
+WAITING = Drawing(
+    gettext_lazy("In the queue"), {"ready": gettext_lazy("ready"), "dead": gettext_lazy("dead")}
+)
+OLDEST = Drawing(gettext_lazy("Age of the oldest ready job"), {"oldest": _HIGHEST}, "s")
+#: by kind of series
+DRAWINGS: dict[str, tuple[Drawing, ...]] = {
+    "queue": (RAN, WAITING, WAIT, RUN, OLDEST),
+    "timers": (RAN, WAITING, WAIT, RUN),
+    "task": (RAN, WAIT, RUN),
+    "server": (
+        Drawing(
+            gettext_lazy("Memory"),
+            {"memory": gettext_lazy("used"), "maxmemory": gettext_lazy("limit")},
+            "B",
+        ),
+        Drawing(gettext_lazy("Commands per second"), {"ops": _HIGHEST}),
+        Drawing(gettext_lazy("Clients"), {"clients": _HIGHEST}),
+        Drawing(gettext_lazy("Round trip of the poller"), {"round_trip": _HIGHEST}, "s"),
+    ),
+}
+#: columns that are not stored in the unit of their chart → what makes it of them
+SCALES = {"round_trip": 1e-6}
+TITLES = {
+    "queue": gettext_lazy("Queues"),
+    "task": gettext_lazy("Tasks"),
+    "timers": gettext_lazy("Timers"),
+    "server": gettext_lazy("Servers"),
+}
+NAMES = {
+    "hour": gettext_lazy("Hour"), "day": gettext_lazy("Day"), "fortnight": gettext_lazy("Two weeks"),
+}  # fmt: skip
+#: the column of the small charts, by kind
+OF_SPARKLINE = {"queue": "ran", "task": "ran", "timers": "ran", "server": "memory"}
+
+
+class HistoryPage(ConsolePage):
+    """Lists what there is a history of, by `?kind=`; with `?series=`, the charts of one, for a `?period=`."""
+
+    section = "history"
+    template_name = "django_redis_messaging/console/history.html"
+    refresh = 30
+
+    def get(self, request: HttpRequest) -> HttpResponse:
+        period = request.GET.get("period", "hour")
+        if period not in PERIODS:
+            raise Problem(problems.INVALID)
+        name = request.GET.get("series", "")
+        context = self.one(name, period) if name else self.all(period)
+        chosen = {"series": name} if name else {"kind": context["kind"]}
+        periods = [
+            (NAMES[one], self.url("history", period=one, **chosen), one == period) for one in PERIODS
+        ]
+        return self.page({"periods": periods, **context})
+
+    def one(self, name: str, period: str) -> dict[str, object]:
+        """The charts of a series."""
+        series = Series.parse(name)
+        if series.kind not in DRAWINGS:
+            raise Problem(problems.INVALID)
+        [line] = History().lines([series], period)
+        drawn = [self.draw(one, line) for one in DRAWINGS[series.kind]]
+        title = f"{TITLES[series.kind]}: {printable(series.name)}"
+        crumbs = [(_("History"), self.url("history", kind=series.kind))]
+        return {"page_title": title, "charts": drawn, "crumbs": crumbs, "tables": []}
+
+    def draw(self, drawing: Drawing, line: Line) -> tuple[object, Table]:
+        """A chart with the table of its numbers."""
+        title = str(drawing.title)
+        curves = [
+            Curve(str(text), scaled(line, name))
+            for name, text in drawing.columns.items()
+            if name != "maxmemory" or any(value for _moment, value in line.column(name))
+        ]
+        table = table_view(curves, unit=drawing.unit)
+        shown = Table(table.head, table.rows[:MAX_ROWS])
+        return chart(curves, title, kind=drawing.kind, unit=drawing.unit), shown
+
+    def all(self, period: str) -> dict[str, object]:
+        """A page of the series of a kind, with small charts."""
+        kind, after = self.request.GET.get("kind", "queue"), self.request.GET.get("after", "")
+        if kind not in KINDS:
+            raise Problem(problems.INVALID)
+        names = [one for one in History().series(kind) if str(one) > after]
+        lines = History().lines(names[:PAGE], period)
+        following = str(names[PAGE - 1]) if len(names) > PAGE else ""
+        table = List(
+            str(TITLES[kind]),
+            [_("Name"), _("Shows"), _("Ended"), _("Failed"), _("Ran for (95 %)")],
+            lines,
+            lambda line: self.row(line, period),
+            _("Nothing was recorded yet: a poller, a worker or a listener records it."),
+            next_url=self.url("history", kind=kind, after=following, period=period) if following else "",
+        )
+        kinds = [(TITLES[one], self.url("history", kind=one, period=period), one == kind) for one in TITLES]
+        return {"page_title": _("History"), "kinds": kinds, "kind": kind, "tables": [table]}
+
+    def row(self, line: Line, period: str) -> Row:
+        """A series."""
+        series = line.series
+        url = self.url("history", series=str(series), period=period)
+        drawing = next(one for one in DRAWINGS[series.kind] if OF_SPARKLINE[series.kind] in one.columns)
+        column = OF_SPARKLINE[series.kind]
+        small = sparkline(list(line.column(column)), str(drawing.title), unit=drawing.unit)
+        slowest = [one for point in line.points if (one := point.values.get("run95")) is not None]
+        return Row([
+            Cell(printable(series.name), series.where, url=url),
+            Cell("", chart=small),
+            total(line, "ran"),
+            total(line, "failed"),
+            Cell(f"{max(slowest):.3g} s", is_number=True) if slowest else None,
+        ])  # fmt: skip
+
+
+def total(line: Line, column: str) -> int | None:
+    """The sum of a column of counts; None if the series has no such column."""
+    if column not in line.series.columns.counts:
+        return None
+    return sum(int(point.values.get(column) or 0) for point in line.points)
+
+
+def scaled(line: Line, name: str) -> Sequence[tuple[object, float | None]]:
+    """The points of a column, in the unit of its chart."""
+    scale = SCALES.get(name, 1)
+    return [(moment, None if value is None else value * scale) for moment, value in line.column(name)]

@@ -1,0 +1,202 @@
+"""What is wrong right now, as sentences with a remedy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
+
+from ..checks.settings import check_alias
+from ..checks.values import check_settings
+from ..core.encoding import printable
+from ..services.common.things import Thing
+from ..services.history.gauges import QueueGauges
+from ..services.jobs.engine import HEARTBEAT_TIMEOUT
+from .state import MAX_AGE, State, alive
+from .tables import Tone, duration
+
+#: seconds for which a job may be ready
+MAX_READY = 60
+#: seconds without a heartbeat after which a worker counts as lost: it sends one every ten
+MAX_SILENCE = 45
+#: share of the memory that may be used
+MAX_MEMORY = 0.9
+#: for how long a slow script is reported
+SLOW_FOR = timedelta(hours=1)
+
+
+@dataclass(frozen=True)
+class Trouble:
+    """Something that is wrong."""
+
+    text: str
+    remedy: str
+    tone: Tone = "bad"
+    #: what it is about
+    thing: Thing | None = None
+    #: the name of a page about it
+    page: str = ""
+
+
+def find_troubles(state: State) -> list[Trouble]:
+    """All of them, the worst first."""
+    found = [trouble for look in LOOKS for trouble in look(state)]
+    return sorted(found, key=lambda one: one.tone != "bad")
+
+
+def thing_of(queue: QueueGauges) -> Thing:
+    """The queue, or the timers."""
+    series = queue.series
+    return Thing("queue", series.name, series.where)
+
+
+def errors(state: State) -> Iterator[Trouble]:
+    """Servers that can't be read."""
+    for text in state.errors:
+        yield Trouble(printable(text), _("Check the server, and what its user may do."))
+
+
+def settings(state: State) -> Iterator[Trouble]:
+    """What the checks of the settings find."""
+    for message in [*check_settings(), *check_alias()]:
+        yield Trouble(message.msg, str(message.hint or ""), "bad" if message.is_serious() else "warn")
+
+
+def missing_poller(state: State) -> Iterator[Trouble]:
+    """Nobody does what is due by time."""
+    text = _("No poller has been running for %(time)s.")
+    remedy = _("Start manage.py run_poller, or run_messaging.")
+    silent = [
+        seconds
+        for alias, seconds in state.attendance.silences.items()
+        if seconds is not None and seconds * 1000 > HEARTBEAT_TIMEOUT
+    ]
+    if silent:
+        yield Trouble(text % {"time": duration(max(silent))}, remedy, page="schedule")
+    elif state.age is None:
+        yield Trouble(_("No poller has been running."), remedy, "warn", page="schedule")
+    elif state.age > 4 * MAX_AGE:
+        yield Trouble(text % {"time": duration(state.age)}, remedy, "warn", page="schedule")
+
+
+def old_jobs(state: State) -> Iterator[Trouble]:
+    """Jobs that nobody starts."""
+    paused = {(alias, one.queue) for alias, found in state.attendance.paused.items() for one in found}
+    for queue in state.queues:
+        series = queue.series
+        if (queue.oldest_age or 0) <= MAX_READY or (series.where, series.name) in paused:
+            continue
+        text = _("The oldest job of %(queue)s has been ready for %(time)s.") % {
+            "queue": printable(series.name), "time": duration(queue.oldest_age or 0),
+        }  # fmt: skip
+        yield Trouble(text, remedy_for(queue, state), thing=thing_of(queue))
+
+
+def remedy_for(queue: QueueGauges, state: State) -> str:
+    """What starts the jobs of a queue."""
+    series = queue.series
+    if series.kind == "timers":
+        listening = alive(state.attendance.listeners)
+        return _("Start more listeners.") if listening else _("Start manage.py run_listener.")
+    if not series.where:
+        return _("Start the consumers of this delay queue.")
+    if not alive(state.attendance.workers.get(series.where, [])):
+        return _("No worker is running: start manage.py run_worker.")
+    return _("The workers are busy or don't serve this queue: start more.")
+
+
+def lost_workers(state: State) -> Iterator[Trouble]:
+    """Workers without a heartbeat."""
+    for alias, workers in state.attendance.workers.items():
+        for worker in workers:
+            if worker.silent > MAX_SILENCE:
+                yield Trouble(
+                    _("The worker %(worker)s has not been heard of for %(time)s.")
+                    % {"worker": printable(worker.id), "time": duration(worker.silent)},
+                    _("It was killed, or its machine hangs. What it ran is started again elsewhere."),
+                    thing=Thing("worker", worker.id, alias),
+                )
+
+
+def dead_jobs(state: State) -> Iterator[Trouble]:
+    """Jobs that have failed for good."""
+    for queue in state.queues:
+        if queue.dead:
+            text = ngettext(
+                "%(number)s job of %(queue)s has failed for good.",
+                "%(number)s jobs of %(queue)s have failed for good.",
+                queue.dead,
+            ) % {"number": queue.dead, "queue": printable(queue.series.name)}
+            yield Trouble(text, _("See why, then retry or discard them."), "warn", thing_of(queue))
+
+
+def missing_listener(state: State) -> Iterator[Trouble]:
+    """Timers that nobody fires."""
+    timers = [queue for queue in state.queues if queue.series.kind == "timers" and not queue.is_idle]
+    if timers and not alive(state.attendance.listeners):
+        yield Trouble(
+            _("There are timers, but no listener is running."),
+            _("Start manage.py run_listener, or run_messaging."),
+            page="timers",
+        )
+
+
+def memory(state: State) -> Iterator[Trouble]:
+    """Servers that are nearly full, or have removed keys."""
+    for (_alias, address), info in state.servers.items():
+        used, limit = int(info.get("used_memory", 0)), int(info.get("maxmemory", 0))
+        if limit and used > MAX_MEMORY * limit:
+            yield Trouble(
+                _("The server %(server)s uses %(percent)s %% of its memory.")
+                % {"server": address or _alias, "percent": round(100 * used / limit)},
+                _("Raise maxmemory, or remove data: when it is full, nothing new is stored."),
+            )
+        if int(info.get("evicted_keys", 0)):
+            yield Trouble(
+                _("The server %(server)s has evicted %(number)s keys.")
+                % {"server": address or _alias, "number": info["evicted_keys"]},
+                _("Data was lost. Set maxmemory-policy to noeviction, or use another server for caches."),
+            )
+
+
+def persistence(state: State) -> Iterator[Trouble]:
+    """Servers that could not store their data, or have lost their replicas or primary."""
+    for (_alias, address), info in state.servers.items():
+        for name in ("rdb_last_bgsave_status", "aof_last_write_status", "aof_last_bgrewrite_status"):
+            if info.get(name, "ok") != "ok":
+                yield Trouble(
+                    _("The server %(server)s could not store its data: %(field)s.")
+                    % {"server": address or _alias, "field": name},
+                    _("See its log; often its disk is full."),
+                )
+
+
+def slow_scripts(state: State) -> Iterator[Trouble]:
+    """Scripts that kept others waiting."""
+    recent = [one for one in state.slow if datetime.now(UTC) - one.at < SLOW_FOR]
+    if recent:
+        longest = max(one.duration for one in recent) / 1000
+        yield Trouble(
+            _("%(number)s scripts took longer than 5 ms within the last hour, the longest %(ms)s ms.")
+            % {"number": len(recent), "ms": round(longest)},
+            _("The server is overloaded or slow: see SLOWLOG GET, and the CPU of its machine."),
+            "warn",
+        )
+
+
+#: in the order in which they are shown
+LOOKS: tuple[Callable[[State], Iterator[Trouble]], ...] = (
+    errors,
+    settings,
+    missing_poller,
+    missing_listener,
+    lost_workers,
+    old_jobs,
+    memory,
+    persistence,
+    dead_jobs,
+    slow_scripts,
+)

@@ -1,0 +1,182 @@
+"""What the overview shows: the state of all parts of the app, in a few round trips."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from .. import conf
+from ..checks.servers import ServerInfo, read_infos
+from ..core.commands import Clock, Command
+from ..core.encoding import current_prefix
+from ..core.operations import Steps, perform
+from ..errors import MessagingError
+from ..management import loops
+from ..services.common.arguments import to_datetime
+from ..services.common.catalogue import Catalogue, Counts
+from ..services.common.operators import Consumer, consumer_calls, parse_consumers
+from ..services.history import History
+from ..services.history.gauges import QueueGauges, Snapshot
+from ..services.expiries.timers import TimerEngine
+from ..services.jobs.engine import Paused, parse_paused
+
+if TYPE_CHECKING:
+    from ..tasks.backend import RedisBackend
+
+#: seconds after which a snapshot is too old to be shown: the poller makes one every ten
+MAX_AGE = 30
+#: µs from which on a script is slow
+SLOW = 5000
+#: entries of the slow log that are read
+MAX_SLOW = 16
+#: calls for each backend
+CALLS = 5
+
+
+@dataclass(frozen=True)
+class Attendance:
+    """Which processes are there, and what is paused."""
+
+    #: by alias in TASKS, the workers
+    workers: Mapping[str, Sequence[Consumer]]
+    #: by alias in TASKS, what is paused
+    paused: Mapping[str, Sequence[Paused]]
+    #: by alias in TASKS, seconds since a poller looked at its periodic tasks; None: none ever did
+    silences: Mapping[str, float | None]
+    #: number of periodic tasks
+    periodic: int
+    listeners: Sequence[Consumer]
+
+
+@dataclass(frozen=True, slots=True)
+class SlowCall:
+    """A script that was slow, from the server's slow log."""
+
+    at: datetime
+    #: how long it ran: µs
+    duration: int
+
+
+@dataclass(frozen=True)
+class State:
+    """The state of the app at all aliases that it uses."""
+
+    queues: Sequence[QueueGauges]
+    #: seconds since these were counted; None: never, by any poller
+    age: float | None
+    attendance: Attendance
+    #: by alias in CACHES and address: the fields of INFO; missing: it may not be read
+    servers: Mapping[tuple[str, str], ServerInfo]
+    slow: Sequence[SlowCall]
+    counts: Counts
+    #: texts of errors: parts that can't be read
+    errors: Sequence[str] = field(default_factory=list)
+
+
+def read_state() -> State:
+    """Read all of it."""
+    main = conf.alias()
+    aliases = list(dict.fromkeys([main, *(one.using for one in loops.backends().values())]))
+    snapshots = [read_snapshot(alias) for alias in aliases]
+    attendance = read_attendance(aliases)
+    servers: dict[tuple[str, str], ServerInfo] = {}
+    errors = []
+    for alias in aliases:
+        try:
+            servers |= {(alias, address): info for address, info in read_infos(alias).items()}
+        except MessagingError as error:
+            errors.append(str(error))
+    return State(
+        [queue for snapshot in snapshots for queue in snapshot.queues],
+        snapshots[0].age,
+        attendance,
+        servers,
+        read_slow(main),
+        Catalogue().count(),
+        errors,
+    )
+
+
+def read_snapshot(using: str) -> Snapshot:
+    """The latest counts of the queues at an alias; if no poller has made them, they are made now."""
+    history = History(using=using)
+    snapshot = history.now()
+    if snapshot.age is None or snapshot.age > MAX_AGE:
+        queues = history.refresh().queues
+        return snapshot._replace(queues=queues)
+    return snapshot
+
+
+def read_attendance(aliases: Sequence[str]) -> Attendance:
+    """Who is there, in one round trip for each alias."""
+    workers: dict[str, Sequence[Consumer]] = {}
+    paused: dict[str, Sequence[Paused]] = {}
+    silences: dict[str, float | None] = {}
+    listeners: Sequence[Consumer] = ()
+    periodic = 0
+    timers = TimerEngine(current_prefix())
+    for using in aliases:
+        backends = [one for one in loops.backends().values() if one.using == using]
+        calls = [call for one in backends for call in calls_of(one)]
+        if using == conf.alias():
+            calls += consumer_calls(timers.keys)
+        replies = perform(using, send(calls))
+        for at, backend in enumerate(backends):
+            clock, beats, pauses, polled, stored = replies[CALLS * at : CALLS * (at + 1)]
+            workers[backend.alias] = parse_consumers(clock, beats)
+            paused[backend.alias] = parse_paused(pauses)
+            age = (Clock.milliseconds(clock) - int(polled)) / 1000 if polled else None
+            silences[backend.alias] = age
+            periodic += stored + declared(backend.alias)
+        if using == conf.alias():
+            listeners = parse_consumers(*replies[-2:])
+    return Attendance(workers, paused, silences, periodic, listeners)
+
+
+def calls_of(backend: RedisBackend) -> list[Command]:
+    """What is read of a backend."""
+    keys = backend.engine.keys
+    return [
+        *consumer_calls(keys),
+        backend.engine.paused_call(),
+        Command("HGET", keys.periodic, "polled", reads=True),
+        Command("HLEN", keys.schedules, reads=True),
+    ]
+
+
+def send(calls: Sequence[Command]) -> Steps[list[Any]]:
+    """The replies to some calls."""
+    return (yield calls)
+
+
+def declared(alias: str) -> int:
+    """The number of periodic tasks in the code."""
+    from ..tasks.schedules import tasks_of
+
+    return len(tasks_of(alias))
+
+
+def read_slow(using: str) -> list[SlowCall]:
+    """The slow scripts in the slow log, the latest first; none if the user may not read it."""
+    try:
+        [reply] = perform(using, send([Command("SLOWLOG", "GET", MAX_SLOW, reads=True)]))
+    except MessagingError:
+        return []
+    return [
+        SlowCall(to_datetime(began * 1000), duration)
+        for _number, began, duration, words, *_client in reply
+        if duration >= SLOW and words and words[0].upper() in (b"EVALSHA", b"EVAL", b"FCALL")
+    ]
+
+
+def oldest(queues: Sequence[QueueGauges]) -> QueueGauges | None:
+    """The queue whose oldest ready job has been ready for the longest time."""
+    waiting = [one for one in queues if one.oldest_age is not None]
+    return max(waiting, key=lambda one: one.oldest_age or 0, default=None)
+
+
+def alive(found: Sequence[Consumer]) -> list[Consumer]:
+    """Those that consume jobs now."""
+    return [one for one in found if one.alive]
