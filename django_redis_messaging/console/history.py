@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 from django.http import HttpRequest, HttpResponse
@@ -11,13 +10,12 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from ..core.encoding import printable
-from ..services.history import History, Line, Series
-from ..services.history.history import PERIODS
-from ..services.history.keys import KINDS
+from ..services.history.history import PERIODS, History, Line
+from ..services.history.keys import KINDS, Series
 from ..web import problems
 from ..web.problems import Problem
 from .base import ConsolePage
-from .charts import Curve, Kind, Table, Unit, chart, sparkline, table_view
+from .charts import Curve, Kind, Points, Table, Unit, chart, sparkline, table_view
 from .tables import Cell, Row
 from .tables import Table as List
 
@@ -92,9 +90,7 @@ class HistoryPage(ConsolePage):
         name = request.GET.get("series", "")
         context = self.one(name, period) if name else self.all(period)
         chosen = {"series": name} if name else {"kind": context["kind"]}
-        periods = [
-            (NAMES[one], self.url("history", period=one, **chosen), one == period) for one in PERIODS
-        ]
+        periods = [(NAMES[one], self.url("history", period=one, **chosen), one == period) for one in PERIODS]
         return self.page({"periods": periods, **context})
 
     def one(self, name: str, period: str) -> dict[str, object]:
@@ -163,7 +159,7 @@ def total(line: Line, column: str) -> int | None:
     return sum(int(point.values.get(column) or 0) for point in line.points)
 
 
-def scaled(line: Line, name: str) -> Sequence[tuple[object, float | None]]:
+def scaled(line: Line, name: str) -> Points:
     """The points of a column, in the unit of its chart."""
     scale = SCALES.get(name, 1)
     return [(moment, None if value is None else value * scale) for moment, value in line.column(name)]

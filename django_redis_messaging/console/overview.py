@@ -16,9 +16,9 @@ from django.utils.translation import ngettext
 
 from .. import conf
 from ..checks.servers import ServerInfo, version
-from ..services.history import History, Line, Series
 from ..services.history.gauges import QueueGauges
-from ..services.history.history import MAX_READ
+from ..services.history.history import MAX_READ, History, Line
+from ..services.history.keys import Series
 from .base import ConsolePage
 from .charts import sparkline
 from .problems import find_troubles
@@ -124,7 +124,7 @@ class OverviewPage(ConsolePage):
             _("Servers"),
             columns,
             list(state.servers.items()),
-            lambda item: server_row(*item, trips),
+            lambda item: server_row(item[0], item[1], trips),
             _("The state of the servers can't be read."),
         )
 
@@ -139,9 +139,7 @@ def chosen_series(state: State) -> list[Series]:
 
 def job_tile(title: str, queues: Sequence[QueueGauges], lines: Sequence[Line], url: str) -> Tile:
     """The jobs of some queues."""
-    ready, running, dead = (
-        sum(getattr(one, name) for one in queues) for name in ("ready", "leased", "dead")
-    )
+    ready, running, dead = (sum(getattr(one, name) for one in queues) for name in ("ready", "leased", "dead"))
     parts = [_("%(number)s running") % {"number": number_format(running)}]
     if dead:
         parts.append(_("%(number)s dead") % {"number": number_format(dead)})
@@ -159,7 +157,7 @@ def summed(
     if not columns:
         return SafeString(""), ""
     points = [
-        (moments[0][0], sum(value or 0 for _moment, value in moments)) for moments in zip(*columns, strict=True)
+        (steps[0][0], sum(value or 0 for _moment, value in steps)) for steps in zip(*columns, strict=True)
     ]
     return sparkline(points, title), trend_of([value for _moment, value in points])
 

@@ -17,9 +17,9 @@ from ..management import loops
 from ..services.common.arguments import to_datetime
 from ..services.common.catalogue import Catalogue, Counts
 from ..services.common.operators import Consumer, consumer_calls, parse_consumers
-from ..services.history import History
-from ..services.history.gauges import QueueGauges, Snapshot
 from ..services.expiries.timers import TimerEngine
+from ..services.history.gauges import QueueGauges, Snapshot
+from ..services.history.history import History
 from ..services.jobs.engine import Paused, parse_paused
 
 if TYPE_CHECKING:
@@ -148,7 +148,8 @@ def calls_of(backend: RedisBackend) -> list[Command]:
 
 def send(calls: Sequence[Command]) -> Steps[list[Any]]:
     """The replies to some calls."""
-    return (yield calls)
+    replies: list[Any] = yield calls
+    return replies
 
 
 def declared(alias: str) -> int:

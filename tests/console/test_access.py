@@ -29,7 +29,7 @@ ROLES = ("anonymous", "user", "staff", "superuser")
 METHODS = ("get", "post", "put", "patch", "delete")
 #: pages that nobody may leave out: a new one needs a row
 PAGES = {
-    "overview", "search", "locks", "release", "limits", "reset", "audit",
+    "overview", "search", "history", "locks", "release", "limits", "reset", "audit",
 }  # fmt: skip
 
 
