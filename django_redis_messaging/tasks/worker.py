@@ -28,6 +28,7 @@ from django.utils import timezone
 from ..core.operations import log_exception, perform
 from ..errors import LeaseLost, MessagingError, OutcomeUnknown, Unavailable
 from ..services.common.arguments import Duration
+from ..services.common.leases import running_task
 from ..services.jobs import executor, threads
 from ..services.jobs import worker as jobs_worker
 from ..services.jobs.engine import JobRecord, Outcome, Settlement, State, lock_of
@@ -117,6 +118,7 @@ class Runner:
         """Call the task of a job, unless its lock is not free; returns the settlement of its lease, None if
         another worker may have it, or the rest of the attempt if the task is async."""
         leased = running.leased
+        running_task.set((self._backend.alias, leased.lease.id))  # the context is this attempt's own
         try:
             call = records.parse_call(self._backend.alias, leased.payload, leased.state)
             if " values=" in leased.state.more:

@@ -16,13 +16,14 @@ import inspect
 import logging
 import math
 import os
+import re
 import socket
 import threading
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from contextvars import Context
+from contextvars import Context, ContextVar
 from functools import partial
 from queue import Empty, SimpleQueue
 from time import monotonic
@@ -36,11 +37,15 @@ from ...core.connection import Address
 from ...core.operations import LoopGuard, Script, Service, Steps, describe, log_exception, perform_renewal
 from ...core.outcome import deadline, no_retries_when
 from ...errors import ConfigurationError, MessagingError, OutcomeUnknown, Unavailable
+from .things import Thing
 
 logger = logging.getLogger(__name__)
 
 #: maximum number of characters of a host name in a token
 MAX_HOST_LENGTH = 40
+#: maximum number of characters that name a task in a token, which has 255 bytes at most
+MAX_SUFFIX_LENGTH = 150
+_SUFFIX = re.compile(r":[0-9a-f]{16}:(task:[^/\s]+/[^/\s]+)\Z")
 #: leases that share a round trip at most
 BATCH = 100
 #: part of the interval by which a lease may be renewed early, to share a round trip
@@ -157,15 +162,44 @@ class Owned(ABC):
         self.end_renewal()
 
 
+#: the task that runs in this context: the alias of its backend, and its id
+running_task: ContextVar[tuple[str, str] | None] = ContextVar("running_task", default=None)
+
+
 def new_token() -> str:
     """A unique token for one acquire: host, process id and a random part, to show who holds a lock or a
-    permit."""
-    return f"{_host()}:{os.getpid()}:{os.urandom(8).hex()}"
+    permit; and inside a task, that one."""
+    task = running_task.get()
+    return f"{_process()}:{os.urandom(8).hex()}{'' if task is None else _suffix(*task)}"
+
+
+def _suffix(alias: str, job_id: str) -> str:
+    """The task at the end of a token; nothing if its name is so long that a token has no room for it.
+
+    >>> _suffix("default", "0a5d")
+    ':task:default/0a5d'
+    """
+    suffix = f":{Thing('task', job_id, alias)}"
+    return suffix if len(suffix) <= MAX_SUFFIX_LENGTH else ""
+
+
+def task_of_token(token: str) -> Thing | None:
+    """The task in which a token was made, or None.
+
+    >>> task_of_token("web1:17:fea3e129e51a00c2:task:default/0a5d")
+    Thing(kind='task', name='0a5d', where='default')
+    >>> task_of_token("web1:17:fea3e129e51a00c2")
+    """
+    found = _SUFFIX.search(token)
+    return Thing.parse(found[1]) if found else None
 
 
 @functools.cache
-def _host() -> str:
-    return socket.gethostname()[:MAX_HOST_LENGTH]
+def _process() -> str:
+    return f"{socket.gethostname()[:MAX_HOST_LENGTH]}:{os.getpid()}"
+
+
+after_fork(_process.cache_clear)
 
 
 def current_owner() -> int:
