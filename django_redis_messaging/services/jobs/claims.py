@@ -475,7 +475,8 @@ class Keeper:
             started=self._started,
             running=running,
             done=done,
-            ended=dict(leases.ended),
+            # all that it serves, so that others see which queues have a worker
+            ended={**dict.fromkeys(claims.order.queues, 0), **leases.ended},
         )
         try:
             now = perform_renewal(claims.using, beat)

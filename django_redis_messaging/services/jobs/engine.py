@@ -539,8 +539,8 @@ class Engine:
     def beat(
         self, worker: str, *, consumed: bool, started: int, running: int, done: int, ended: Mapping[str, int]
     ) -> Steps[int]:
-        """Store the heartbeat of a worker; `ended`: by queue, the jobs that ended there for good. Returns the
-        server's clock (ms)."""
+        """Store the heartbeat of a worker; `ended`: by queue that it serves, the jobs that ended there for
+        good. Returns the server's clock (ms)."""
         words: list[Argument] = [worker, int(consumed), started, running, done, HEARTBEAT_TIMEOUT]
         for queue, number in ended.items():
             words += (encoded(queue), number)

@@ -9,10 +9,10 @@
 -- ARGV  4 jobs that it is running
 -- ARGV  5 jobs that it has run
 -- ARGV  6 age of a heartbeat at which a worker is removed: ms
--- ARGV  7… queues in which jobs have ended, each: encoded name, number of jobs that this worker has ended
+-- ARGV  7… queues that the worker serves, each: encoded name, number of jobs that this worker has ended there
 -- Returns the server's clock (ms)
 --
--- A heartbeat is "beat consumed started running done", then for each queue "name=ended/rate": the first three are ms;
+-- A heartbeat is "beat consumed started running done", then for each queue that it serves "name=ended/rate": the first three are ms;
 -- consumed is when it last asked; rate is the number of jobs that ended per second.
 local workers = KEYS[1]
 local worker, has_consumed, started = ARGV[1], ARGV[2] == '1', ARGV[3]
