@@ -474,7 +474,7 @@ class TestDead:
         assert await call(queue, "fail", job, 'it "broke"\nL😀') is True
         assert await call(queue, "pop") == []
         [dead] = await call(queue, "dead")
-        assert dead == DeadJob("x", ["x"], 1, 'it "broke"\nL😀', dead.buried_at)
+        assert dead == DeadJob("x", ["x"], 1, 'it "broke"\nL😀', dead.buried_at, queue.name)
         assert before <= dead.buried_at.timestamp() * 1000 <= server_ms()
 
     @pytest.mark.parametrize("limit", [1, 2, 5])

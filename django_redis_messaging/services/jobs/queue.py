@@ -92,6 +92,8 @@ class DeadJob:
     #: why it died; empty if no reason was given
     reason: str
     buried_at: datetime
+    #: name of its queue
+    queue: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,9 +308,8 @@ class DelayQueue(Service):
     @operation
     def dead(self, limit: int = 100) -> Steps[list[DeadJob]]:
         """Dead jobs, the latest first (1 to 500)."""
-        return decode_dead(
-            (yield from self._engine.dead(ONLY_QUEUE, count(limit, "limit", maximum=MAX_JOBS)))
-        )
+        wanted = count(limit, "limit", maximum=MAX_JOBS)
+        return decode_dead((yield from self._engine.dead(ONLY_QUEUE, wanted)), self.name)
 
     adead = asynchronous(dead)
 
@@ -467,11 +468,11 @@ def parse_stats(reply: Sequence[int]) -> QueueStats:
     return QueueStats(ready, delayed, leased, dead, None if oldest < 0 else oldest / 1000, parked)
 
 
-def decode_dead(found: Sequence[JobRecord]) -> list[DeadJob]:
+def decode_dead(found: Sequence[JobRecord], queue: str) -> list[DeadJob]:
     """Dead jobs, from their records."""
     data = encoding.loads_all([one.payload for one in found])
     return [
-        DeadJob(one.id, value, one.state.attempts, _reason(one.log), to_datetime(one.state.moment))
+        DeadJob(one.id, value, one.state.attempts, _reason(one.log), to_datetime(one.state.moment), queue)
         for one, value in zip(found, data, strict=True)
     ]
 
