@@ -34,9 +34,11 @@ from .services.aggregates import Aggregator, Count, Counted, Countries
 from .services.broadcasts import Batch, Broadcast, Event
 from .services.chats import Changes, Chat, ChatInfo, ChatSummary, Member, Message, Names, Page, Pending
 from .services.chats.inbox import Inbox
+from .services.common.things import Thing
 from .services.directories import Contact, Directory
 from .services.directories.recent import RecentContacts
 from .services.expiries import Expiry
+from .services.explaining import Cause, Explanation, aexplain, explain
 from .services.files import (
     ConsumerStats,
     File,
@@ -181,6 +183,12 @@ __all__ = [  # noqa: RUF022 (grouped: this is the table of contents)
     "FileCorrupt",
     "Unavailable",
     "OutcomeUnknown",
+    # why something waits
+    "explain",
+    "aexplain",
+    "Explanation",
+    "Cause",
+    "Thing",
     # observation and deadlines
     "observe",
     "unobserve",

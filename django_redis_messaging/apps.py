@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any
 
@@ -34,6 +34,13 @@ class MessagingConfig(AppConfig):
     #: returns the member id of a user object, the first argument; the second one says which argument of the
     #: caller it is. Raises TypeError for other objects. The services call it; None: the site has no users
     user_hook: Callable[[Any, str], str] | None = None
+
+    @staticmethod
+    def backends_hook() -> Mapping[str, Any]:
+        """The task backends of this app, by alias. The services call it."""
+        from .management.loops import backends
+
+        return backends()
 
     def ready(self) -> None:
         if os.environ.get("RUN_MAIN") == "true":  # set by Django's autoreloader

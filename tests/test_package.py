@@ -779,6 +779,8 @@ CALLED_FROM_ELSEWHERE = {
 BUILT_ON = {
     ("chats", "users"): "joining a chat writes the user's index of chats",
     ("expiries", "jobs"): "a timer is a job",
+    ("explaining", "chats"): "it reads what members have not read",
+    ("explaining", "jobs"): "it reads what jobs wait for",
     ("tasks", "jobs"): "a periodic task is pushed as a job",
 }
 

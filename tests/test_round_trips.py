@@ -31,6 +31,7 @@ from django_redis_messaging import (
     ReadWriteLock,
     RecentContacts,
     Semaphore,
+    explain,
     forget,
     live,
     notify,
@@ -371,8 +372,14 @@ def files(path: Path) -> Iterator[Case]:
     yield "Aggregator.delete", visits.delete
 
 
+def explanations() -> Iterator[Case]:
+    Lock("nightly").acquire()
+    yield "explain", lambda: explain("lock:nightly")
+
+
 GROUPS = (
     chats, inboxes, privacy, mailboxes, broadcasts, contacts, timers, jobs, tasks, locks, rates, coordination,
+    explanations,
 )  # fmt: skip
 
 

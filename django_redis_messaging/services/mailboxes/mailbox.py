@@ -353,7 +353,7 @@ class Mailbox(Service):
     @operation
     def unread(self) -> Steps[int]:
         """Count the unread mails; the mail of a group counts once."""
-        unread, *_ = yield self._status()
+        unread, *_ = yield _status(self._keys)
         return int(unread)
 
     aunread = asynchronous(unread)
@@ -384,19 +384,25 @@ class Mailbox(Service):
         >>> Mailbox("status-example").status()
         MailboxStatus(unread=0, acked_id=0, last_fetched_at=None, full=False)
         """
-        unread, acked, fetched, length, last = yield self._status()
-        return MailboxStatus(
-            unread=unread,
-            acked_id=acked,
-            last_fetched_at=to_datetime(fetched) if fetched else None,
-            full=length >= conf.current().MAILBOX_MAX_LENGTH,
-            last_id=last,
-        )
+        return (yield from read_status(self._keys))
 
     astatus = asynchronous(status)
 
-    def _status(self) -> Script:
-        return Script("mailboxes/status", self._keys.all_keys, _limits())
+
+def read_status(keys: MailboxKeys) -> Steps[MailboxStatus]:
+    """The state of the mailbox with these keys."""
+    unread, acked, fetched, length, last = yield _status(keys)
+    return MailboxStatus(
+        unread=unread,
+        acked_id=acked,
+        last_fetched_at=to_datetime(fetched) if fetched else None,
+        full=length >= conf.current().MAILBOX_MAX_LENGTH,
+        last_id=last,
+    )
+
+
+def _status(keys: MailboxKeys) -> Script:
+    return Script("mailboxes/status", keys.all_keys, _limits())
 
 
 def sending_arguments(
