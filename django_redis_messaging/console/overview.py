@@ -14,7 +14,6 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from .. import conf
 from ..checks.servers import ServerInfo, version
 from ..services.history.gauges import QueueGauges
 from ..services.history.history import MAX_READ, History, Line
@@ -27,6 +26,8 @@ from .tables import Cell, Row, Table, duration, to_cell
 
 #: points of an hour whose mean is compared with that of as many before: ten minutes
 TREND = 60
+#: servers whose round trips are shown
+MAX_SERVERS = 6
 #: share by which the mean must differ
 MIN_CHANGE = 0.05
 
@@ -116,6 +117,8 @@ class OverviewPage(ConsolePage):
     def servers(self, state: State, lines: Sequence[Line]) -> Table:
         """The servers that own keys."""
         trips = {line.series.name: round_trips(line) for line in lines if line.series.kind == "server"}
+        if len(state.servers) == len(trips) == 1:  # without a Cluster, servers are not told apart by address
+            trips = dict.fromkeys([address for _alias, address in state.servers], *trips.values())
         columns = [
             _("Server"), _("Version"), _("Memory"), _("Round trip"), _("Stores data"), _("Replicas"),
             _("Clients"), _("Evicted keys"),
@@ -132,8 +135,7 @@ class OverviewPage(ConsolePage):
 def chosen_series(state: State) -> list[Series]:
     """The series that are drawn: those of the busiest queues, and of the servers of the app's alias."""
     queues = sorted(state.queues, key=lambda one: one.throughput, reverse=True)
-    addresses = [address for alias, address in state.servers if alias == conf.alias()]
-    servers = [Series("server", address) for address in addresses if address][:4]
+    servers = [one.series for one in state.gauges][:MAX_SERVERS]
     return [one.series for one in queues[: MAX_READ - len(servers)]] + servers
 
 

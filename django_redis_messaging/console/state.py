@@ -18,7 +18,7 @@ from ..services.common.arguments import to_datetime
 from ..services.common.catalogue import Catalogue, Counts
 from ..services.common.operators import Consumer, consumer_calls, parse_consumers
 from ..services.expiries.timers import TimerEngine
-from ..services.history.gauges import QueueGauges, Snapshot
+from ..services.history.gauges import QueueGauges, ServerGauges, Snapshot
 from ..services.history.history import History
 from ..services.jobs.engine import Paused, parse_paused
 
@@ -64,6 +64,8 @@ class State:
     """The state of the app at all aliases that it uses."""
 
     queues: Sequence[QueueGauges]
+    #: what the poller has last recorded of the servers of the app's alias
+    gauges: Sequence[ServerGauges]
     #: seconds since these were counted; None: never, by any poller
     age: float | None
     attendance: Attendance
@@ -90,6 +92,7 @@ def read_state() -> State:
             errors.append(str(error))
     return State(
         [queue for snapshot in snapshots for queue in snapshot.queues],
+        snapshots[0].servers,
         snapshots[0].age,
         attendance,
         servers,
