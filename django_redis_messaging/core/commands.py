@@ -366,6 +366,28 @@ class Together(Many):
 Step = Command | Script | Many | Sequence[Command | Script]
 
 
+def titles(step: Step) -> list[str]:
+    """The names of the scripts and commands that a step sends, without keys and arguments.
+
+    >>> titles([Command("TIME"), Command("HGETALL", "key")])
+    ['TIME', 'HGETALL']
+    """
+    match step:
+        case Script():
+            return [step.source.name]
+        case Command():
+            return [str(step.words[0])]
+        case Fan() | InOrder():
+            return [step.name]
+        case Gather():
+            return [*titles([] if step.first is None else step.first), "MGET"]
+        case Together():
+            return [title for one in step.steps for title in titles(one)]
+        case Many():
+            return [type(step).__name__]
+    return [title for one in step for title in titles(one)]
+
+
 def batched(items: Iterable[T], size: int = PIPELINE_SIZE) -> Iterator[tuple[T, ...]]:
     """Split a long list over several steps: yield tuples of `size` items each; the last one may be shorter.
 

@@ -35,7 +35,7 @@ import functools
 import inspect
 import logging
 import time
-from collections.abc import Callable, Coroutine, Generator, Iterator
+from collections.abc import Callable, Coroutine, Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from traceback import format_exception, format_tb
@@ -85,6 +85,7 @@ __all__ = [
     "log_exception",
     "name_of",
     "observe",
+    "observed_steps",
     "operation",
     "perform",
     "perform_renewal",
@@ -108,8 +109,9 @@ class Performer(Protocol):
 
 S = TypeVar("S", bound=Performer)
 _added_observers: list[Observer] = []
-#: whether an observer is running: its own operations are not observed
-_observing: ContextVar[bool] = ContextVar("observing", default=False)
+#: while observers are running, the steps of the operation; None: none are. Their own operations are not
+#: observed
+_observing: ContextVar[Sequence[Step] | None] = ContextVar("observing", default=None)
 
 
 class Service:
@@ -127,8 +129,8 @@ def operation(body: Callable[Concatenate[S, P], Steps[T]]) -> Callable[Concatena
     def blocking(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
         if not are_observed():
             return clients.perform(self._using, body(self, *args, **kwargs))
-        with timed(_title(self, body)):
-            return clients.perform(self._using, body(self, *args, **kwargs))
+        with timed(_title(self, body)) as noting:
+            return clients.perform(self._using, noting(body(self, *args, **kwargs)))
 
     return blocking
 
@@ -143,8 +145,8 @@ def asynchronous(
     async def async_version(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
         if not are_observed():
             return await clients.aperform(self._using, body(self, *args, **kwargs))
-        with timed(_title(self, body)):
-            return await clients.aperform(self._using, body(self, *args, **kwargs))
+        with timed(_title(self, body)) as noting:
+            return await clients.aperform(self._using, noting(body(self, *args, **kwargs)))
 
     async_version.__name__ = f"a{body.__name__}"
     async_version.__qualname__ = f"{body.__qualname__.rpartition('.')[0]}.{async_version.__name__}"
@@ -161,16 +163,16 @@ def perform(using: str, steps: Steps[T]) -> T:
     the name of the generator function, such as Engine.claim."""
     if not are_observed():
         return clients.perform(using, steps)
-    with timed(_name_of(steps)):
-        return clients.perform(using, steps)
+    with timed(_name_of(steps)) as noting:
+        return clients.perform(using, noting(steps))
 
 
 async def aperform(using: str, steps: Steps[T]) -> T:
     """The async version of `perform`."""
     if not are_observed():
         return await clients.aperform(using, steps)
-    with timed(_name_of(steps)):
-        return await clients.aperform(using, steps)
+    with timed(_name_of(steps)) as noting:
+        return await clients.aperform(using, noting(steps))
 
 
 def perform_renewal(using: str, steps: Steps[T]) -> T:
@@ -178,8 +180,8 @@ def perform_renewal(using: str, steps: Steps[T]) -> T:
     others are in use."""
     if not are_observed():
         return clients.perform_renewal(using, steps)
-    with timed(_name_of(steps)):
-        return clients.perform_renewal(using, steps)
+    with timed(_name_of(steps)) as noting:
+        return clients.perform_renewal(using, noting(steps))
 
 
 def _name_of(steps: Steps[Any]) -> str:
@@ -232,27 +234,50 @@ def is_async_observer(observer: Observer) -> bool:
 
 def are_observed() -> bool:
     """Whether there are observers; without any, the default, operations are not timed."""
-    return bool(_observers()) and not _observing.get()
+    return bool(_observers()) and _observing.get() is None
+
+
+def observed_steps() -> Sequence[Step]:
+    """For observers: the steps that the operation has sent, each in one round trip unless it was retried."""
+    return _observing.get() or ()
 
 
 @contextmanager
-def timed(operation: str) -> Iterator[None]:
-    """Time the block, and call the observers at its end."""
-    outcome = "ok"
+def timed(operation: str) -> Iterator[Callable[[Steps[T]], Steps[T]]]:
+    """Time the block, and call the observers at its end. Yields a function that notes for them which steps a
+    generator yields."""
+    outcome, sent = "ok", list[Step]()
     began = time.perf_counter()
     try:
-        yield
+        yield functools.partial(_noting, sent)
     except BaseException as error:
         outcome = type(error).__name__
         raise
     finally:
         seconds = time.perf_counter() - began
-        token = _observing.set(True)
+        token = _observing.set(sent)
         try:
             for observer in _observers():
                 _notify(observer, operation, seconds, outcome)
         finally:
             _observing.reset(token)
+
+
+def _noting(sent: list[Step], steps: Steps[T]) -> Steps[T]:
+    """The same steps; adds each to `sent`."""
+    try:
+        step = next(steps)
+        while True:
+            sent.append(step)
+            try:
+                reply = yield step
+            except Exception as error:
+                step = steps.throw(error)
+            else:
+                step = steps.send(reply)
+    except StopIteration as stop:
+        result: T = stop.value
+        return result
 
 
 def _notify(observer: Observer, operation: str, seconds: float, outcome: str) -> None:
