@@ -37,7 +37,7 @@ from ..services.jobs.engine import (
 )
 from ..services.jobs.load import QueueLoad, read_loads
 from ..services.semaphores.semaphore import MAX_PERMITS
-from . import records
+from . import records, tracing
 from .call_arguments import accepted_by, check_call
 from .call_fields import (
     call_fields,
@@ -334,9 +334,7 @@ class RedisBackend(BaseTaskBackend):
     ) -> Prepared:
         """The result and the job of a call with this id. That the arguments fit the task is not checked: if
         the code has changed since they were stored, the call fails in the worker, as a dead letter."""
-        result, job = self._prepared(task, args, kwargs, check=False)
-        object.__setattr__(result, "id", result_id)
-        return result, job._replace(id=result_id)
+        return self._prepared(task, args, kwargs, result_id)
 
     def check(self, **kwargs: Any) -> list[CheckMessage]:
         """Problems of its settings."""
@@ -348,15 +346,18 @@ class RedisBackend(BaseTaskBackend):
         return setting if chosen is None else chosen
 
     def _prepared(
-        self, task: Task, args: Sequence[Any], kwargs: Mapping[str, Any], *, check: bool = True
+        self, task: Task, args: Sequence[Any], kwargs: Mapping[str, Any], result_id: str | None = None
     ) -> Prepared:
-        """The result and the job of a call; raises before anything is sent."""
+        """The result and the job of a call; raises before anything is sent. Without `result_id` it is a new
+        call, whose arguments are checked."""
         plan = self._plan(task)
-        if check and (kwargs or len(args) not in plan.counts):
-            check_call(task, args, kwargs)
+        if result_id is None:
+            result_id = SHARD + os.urandom(16).hex()[1:]
+            if kwargs or len(args) not in plan.counts:
+                check_call(task, args, kwargs)
         result = RedisTaskResult(
             task=task,
-            id=SHARD + os.urandom(16).hex()[1:],
+            id=result_id,
             status=TaskResultStatus.READY,
             enqueued_at=None,
             started_at=None,
@@ -377,8 +378,10 @@ class RedisBackend(BaseTaskBackend):
             if plan.has_call_fields:
                 more += call_fields(task, result.args, result.kwargs, self._weight_of)
                 object.__setattr__(result, "stored_fields", " " + more)
+        if tracing.tracer is not None:
+            more += tracing.tracer.create(task, result_id)
         return result, Push(
-            id=result.id,
+            id=result_id,
             payload=records.payload(plan.frame, result.args, result.kwargs),
             delay=plan.delay,
             priority=plan.priority,

@@ -18,7 +18,7 @@ from functools import partial
 from importlib import import_module
 from inspect import iscoroutinefunction
 from time import monotonic
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 from weakref import ReferenceType
 
 from django.db import close_old_connections
@@ -36,7 +36,7 @@ from ..services.jobs.executor import RunningJob, released
 from ..services.jobs.threads import EventLoopEnded
 from ..services.jobs.worker import DEFAULT_LIMITS, Limits
 from ..services.locks import Lock
-from . import records
+from . import records, tracing
 from .backend import RedisBackend, prepare_follow_up
 from .batches import TaskBatch, add_values, batch_of
 from .compat import (
@@ -132,7 +132,8 @@ class Runner:
         except BaseException as error:  # of an unreadable task, or of a module that exits when it is imported
             return running.settlement(Outcome.DEAD, line=records.failed(error))
         if running.failure is not None:
-            return Attempt(self._backend, call, running).conclude(running.failure)
+            kind = Attempt if tracing.tracer is None else TracedAttempt
+            return kind(self._backend, call, running).conclude(running.failure)
         if lock is None:
             return self._start(call, running)
         return self._guards.run(lock, running, partial(self._start_in_lane, call, running))
@@ -140,14 +141,16 @@ class Runner:
     def _start(
         self, call: StoredCall, running: RunningJob
     ) -> Settlement | Coroutine[Any, Any, Settlement] | None:
-        attempt = Attempt(self._backend, call, running)
+        kind = Attempt if tracing.tracer is None else TracedAttempt
+        attempt = kind(self._backend, call, running)
         return attempt.begin_async() if _is_async(call.task.func) else attempt.run()
 
     def _start_in_lane(self, call: StoredCall, running: RunningJob, lock_fence: int) -> Settlement | None:
         """Make an attempt that holds a lock, which is held by the thread."""
         if not running.may_start:
             return running.refusal
-        return Attempt(self._backend, call, running, lock_fence).run()
+        kind = Attempt if tracing.tracer is None else TracedAttempt
+        return kind(self._backend, call, running, lock_fence).run()
 
 
 class Attempt:
@@ -327,6 +330,40 @@ class Attempt:
         except BaseException as error:
             message = "A receiver of a signal of task id=%s failed; further ones were not called."
             log_exception(logger, error, message, self._running.leased.lease.id)
+
+
+class TracedAttempt(Attempt):
+    """An attempt that the tracer follows."""
+
+    __slots__ = ("_span",)
+
+    def __init__(
+        self, backend: RedisBackend, call: StoredCall, running: RunningJob, lock_fence: int = 0
+    ) -> None:
+        super().__init__(backend, call, running, lock_fence)
+        self._span = cast(tracing.Tracer, tracing.tracer).begin(call.task, running.leased)
+
+    def run(self) -> Settlement:
+        return self._end(super().run())
+
+    def conclude(self, failure: Exception) -> Settlement:
+        return self._end(super().conclude(failure))
+
+    def begin_async(self) -> Settlement | Coroutine[Any, Any, Settlement]:
+        begun = super().begin_async()
+        return self._end(begun) if isinstance(begun, Settlement) else begun
+
+    async def _arun(self, coroutine: Coroutine[Any, Any, Any]) -> Settlement:
+        return self._end(await super()._arun(coroutine))
+
+    def _failure(self, error: BaseException) -> Settlement:
+        settlement = super()._failure(error)
+        self._span.fail(error)
+        return settlement
+
+    def _end(self, settlement: Settlement) -> Settlement:
+        self._span.end(settlement.outcome.value)
+        return settlement
 
 
 class _Formatted(threading.local):

@@ -50,6 +50,8 @@ end
 -- queue     name of its queue, percent-encoded
 -- batch     id of the batch to which the job belongs, encoded: see _batches.lua
 -- values    of a callback that takes the return values of a batch: its id, encoded
+-- trace     where the call was made: the header traceparent of W3C Trace Context
+-- tracestate  the other header, percent-encoded
 -- replace   1 if a push of the job replaces a waiting one that has its unique key; see unique_holder
 -- The last field is
 -- unique    key that no other unfinished job may have, any text without newlines; default: empty
