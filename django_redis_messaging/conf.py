@@ -45,6 +45,8 @@ class Settings:
     TEST: Mapping[str, str] | None = None
     #: dotted path of a callable (operation, seconds, outcome), called after each operation
     OBSERVE: str | None = None
+    #: the bearer token with which `metrics/` may be read; None: nobody may, it answers 404
+    METRICS_TOKEN: str | None = None
 
     #: messages kept as history after every member has acked them; 0: removed when all have read them
     CHAT_KEEP_LAST: int = 1000

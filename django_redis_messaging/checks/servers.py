@@ -411,6 +411,28 @@ def _read_primary(name: str, endpoint: Endpoint, primary: Primary) -> Server:
         return Server(where, parse_info(info), dict(zip(SETTINGS, values, strict=True)), refusal)
 
 
+def read_infos(alias: str) -> dict[str, ServerInfo]:
+    """The fields of INFO of the primaries of an alias, by address, which is empty without a Cluster. Raises
+    MessagingError, also where the user may not call INFO."""
+    info = parse_info(clients.execute(alias, Command("INFO", reads=True)))
+    found = endpoint(alias)
+    if not isinstance(found.router, Cluster):
+        return {"": info}
+    try:
+        with closing(Primaries(found)) as primaries:
+            return dict(_read_info(found, primary) for primary in primaries.discover())
+    except RedisError as error:
+        raise Unavailable(f"A primary of the Cluster could not be queried ({error}).") from error
+
+
+def _read_info(endpoint: Endpoint, primary: Primary) -> tuple[str, ServerInfo]:
+    with primary.connected(endpoint) as connection:
+        [info] = connection.exchange([("INFO",)], endpoint.default_reply_timeout)
+    if isinstance(info, RedisError):
+        raise info
+    return ":".join(map(str, primary.address or ())), parse_info(info)
+
+
 def _refusal(alias: str) -> str:
     try:
         for words in PROBES:

@@ -31,6 +31,10 @@ MIN_SECONDS = 0.001
 MAX_SECONDS = 100 * 366 * 86_400
 #: the largest numbers that jobs, rates and files accept
 MAX_ATTEMPTS, MAX_RATE, MAX_BLOCK_BYTES, MAX_LINE_BYTES = 10_000, 10**6, 2**29, 1024**3
+#: settings whose values no message shows
+SECRETS = {"METRICS_TOKEN"}
+#: characters of a token, so that it can't be guessed
+MIN_TOKEN = 16
 #: a host or domain as in ALLOWED_HOSTS, without a port
 _HOST = re.compile(r"\*|\.?[\w-]+(\.[\w-]+)*|\[[0-9a-fA-F:.]+\]")
 #: the classes from which those of the settings have to be derived
@@ -112,6 +116,12 @@ def _path(value: Any) -> str | None:
     return None if isinstance(value, str) else "a str, the dotted path of a Python object"
 
 
+def _token(value: Any) -> str | None:
+    if isinstance(value, str) and len(value) >= MIN_TOKEN and value.isascii() and _is_written_out(value):
+        return None
+    return f"a str of {MIN_TOKEN} or more ASCII characters without spaces"
+
+
 def _layout(value: Any) -> str | None:
     return None if isinstance(value, str) else "'auto', 'admin', 'standalone' or the name of a template"
 
@@ -175,6 +185,7 @@ RULES: Mapping[str, Rule] = {
     "DURABILITY": _optional(_durability),
     "TEST": _test,
     "OBSERVE": _optional(_path),
+    "METRICS_TOKEN": _optional(_token),
     "CHAT_KEEP_LAST": _integer(least=0),
     "CHAT_MAX_LENGTH": _integer(),
     "CHAT_MAX_BYTES": _integer(),
@@ -268,8 +279,9 @@ def _check_unknown(key: object) -> CheckMessage:
 def _check_value(key: str, value: object) -> CheckMessage | None:
     expected = RULES[key](value)
     if expected is not None:
+        given = "" if key in SECRETS else f", not {value!r}"
         return Error(
-            f"{conf.NAME}[{key!r}] must be {expected}, not {value!r}.",
+            f"{conf.NAME}[{key!r}] must be {expected}{given}.",
             hint=f"Correct it, or remove it: its default is {getattr(conf.Settings, key)!r}.",
             id="messaging.E002",
         )

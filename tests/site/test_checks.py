@@ -249,6 +249,7 @@ class TestSettings:
             ("CHAT_MAX_MEMBERS", [10_001]),
             ("SEND_RATE", [-60, "60/m", 10**7]),
             ("OBSERVE", [5, print]),
+            ("METRICS_TOKEN", [5, "", "short", "with spaces in it", "ä" * 20]),
             ("IDENTITY", [None, Identity]),
         ],
     )
@@ -258,6 +259,11 @@ class TestSettings:
                 [message] = [message for message in found() if message.id == "messaging.E002"]
                 assert f"'{key}'" in message.msg, value
                 assert "default" in str(message.hint)
+
+    def test_a_token_is_not_shown(self) -> None:
+        with site({"METRICS_TOKEN": "too-short"}):
+            [message] = found()
+            assert "too-short" not in f"{message.msg} {message.hint}"
 
     @pytest.mark.parametrize(
         ("key", "values"),
@@ -276,6 +282,7 @@ class TestSettings:
             ("CHAT_MAX_AGE", [None, 86400]),
             ("CHAT_MAX_MEMBERS", [10_000]),
             ("OBSERVE", [None, "tests.site.test_checks.observer"]),
+            ("METRICS_TOKEN", [None, "x" * 16]),
             ("IDENTITY", ["tests.site.test_checks.SiteIdentity"]),
         ],
     )

@@ -214,10 +214,18 @@ class Health(Service):
     alisteners = asynchronous(listeners)
 
     def _consumers(self, kind: str, value: str) -> Steps[list[Consumer]]:
-        key = JobKeys(self._prefix, kind, value).workers
-        clock, flat = yield [Clock(key), Command("HGETALL", key, reads=True)]
-        now = Clock.milliseconds(clock)
-        return [_consumer(now, worker.decode(), beat) for worker, beat in batched(flat, 2)]
+        return parse_consumers(*(yield consumer_calls(JobKeys(self._prefix, kind, value))))
+
+
+def consumer_calls(keys: JobKeys) -> list[Command]:
+    """The calls that read the workers or listeners of a slot, to be sent with others."""
+    return [Clock(keys.workers), Command("HGETALL", keys.workers, reads=True)]
+
+
+def parse_consumers(clock: Sequence[bytes], flat: Sequence[bytes]) -> list[Consumer]:
+    """The replies to `consumer_calls`."""
+    now = Clock.milliseconds(clock)
+    return [_consumer(now, worker.decode(), beat) for worker, beat in batched(flat, 2)]
 
 
 def _consumer(now: int, worker: str, line: bytes) -> Consumer:

@@ -98,6 +98,11 @@ def hub_of(using: str | None = None) -> Hub:
     return hub
 
 
+def open_streams() -> int:
+    """How many streams are open in this process."""
+    return sum(hub.number_of_streams for loop, hub in list(_hubs.values()) if not loop.is_closed())
+
+
 class Hub:
     """The live streams of one event loop, for one alias and prefix."""
 
