@@ -496,8 +496,8 @@ PLANTS: Plants = {
         ),
     },
     "jobs/redrive": {
-        "redrive keeps what was lost": ("digits(now), '0', '0'", "digits(now), '0', state.lost"),
-        "redrive keeps the attempts": ("digits(now), '0', '0'", "digits(now), state.attempts, '0'"),
+        "redrive keeps what was lost": ("digits(due), '0', '0'", "digits(now), '0', state.lost"),
+        "redrive keeps the attempts": ("digits(due), '0', '0'", "digits(now), state.attempts, '0'"),
     },
     "jobs/push": {
         "pushed jobs pass those that are due": (

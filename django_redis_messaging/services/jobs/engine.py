@@ -370,11 +370,13 @@ class Engine:
         words: list[Argument] = [job_id, ttl, line, request(None), window(), *flags, *self._limits()]
         return (yield from self._change_waiting("jobs/cancel", queue, words))
 
-    def cancel_many(self, queue: str, job_ids: Sequence[str], *, ttl: int, line: str) -> Steps[int]:
+    def cancel_many(
+        self, queue: str, job_ids: Sequence[str], *, ttl: int, line: str, running: bool = True
+    ) -> Steps[int]:
         """Cancel those of up to PAGE jobs that wait, most likely in `queue`, or run; see `cancel`. Returns
         how many. One round trip, and one for each other queue in which some wait."""
         keys = self.keys.queue(queue).with_records
-        words: list[Argument] = [window(), 0, 1, *self._limits()]
+        words: list[Argument] = [window(), 0, int(running), *self._limits()]
         replies = yield [
             Script("jobs/cancel", keys, (one, ttl, line, request(None), *words)) for one in job_ids
         ]
@@ -384,12 +386,20 @@ class Engine:
             if isinstance(reply, bytes) and (other := self.queue_of(reply)) != queue:
                 elsewhere.setdefault(other, []).append(job_id)
         for other, some in elsewhere.items():
-            count += yield from self.cancel_many(other, some, ttl=ttl, line=line)
+            count += yield from self.cancel_many(other, some, ttl=ttl, line=line, running=running)
         return count
 
     def reschedule(self, queue: str, job_id: str, delay: int | str, line: str = "") -> Steps[str | None]:
         """Change when a waiting job is due. Returns its queue, as `cancel`."""
         return (yield from self._change_waiting("jobs/reschedule", queue, (job_id, delay, line, "")))
+
+    def reschedule_many(
+        self, queue: str, job_ids: Sequence[str], delay: int | str, line: str = ""
+    ) -> Steps[int]:
+        """Change when those of up to PAGE jobs are due that wait in this queue. Returns how many."""
+        keys = self.keys.queue(queue).with_records
+        replies = yield [Script("jobs/reschedule", keys, (one, delay, line, "")) for one in job_ids]
+        return sum(reply == 1 for reply in replies)
 
     def set_priority(self, queue: str, job_id: str, priority: int) -> Steps[str | None]:
         """Change the priority of a waiting job. A ready one comes behind those of its new priority. Returns
@@ -438,8 +448,14 @@ class Engine:
 
     def get(self, job_id: str) -> Steps[JobRecord | None]:
         """The record of a job, or None."""
-        reply = yield Script("jobs/get", self.keys.records, (job_id, self.result_age()))
+        reply = yield Script("jobs/get", self.keys.records, (job_id, self.result_age(), 0))
         return parse_record(reply) if reply else None
+
+    def get_part(self, job_id: str, limit: int) -> Steps[tuple[JobRecord, int, int] | None]:
+        """The record of a job with up to `limit` bytes of its payload, and of its log; the bytes of the whole
+        payload; and the server's clock (ms). None if there is no such job."""
+        reply = yield Script("jobs/get", self.keys.records, (job_id, self.result_age(), limit))
+        return (parse_record(reply[:4]), *reply[4:]) if reply else None
 
     def await_end(self, job_id: str) -> Steps[JobRecord | str | None]:
         """Have the end of a job add an entry to its stream `ended`. Returns the id of the job, to which an
@@ -470,23 +486,44 @@ class Engine:
         reply = yield Script("jobs/dead", self.keys.queue(queue).with_records, (limit, _dead_ttl()))
         return [parse_record(one) for one in reply]
 
-    def redrive(self, queue: str, job_ids: Sequence[str] | None) -> Steps[int]:
-        """Requeue dead jobs: the given ones, or all that are dead by now. Returns how many."""
+    def list_call(
+        self,
+        queue: str,
+        place: str,
+        position: tuple[str, str],
+        count: int,
+        *,
+        excerpt: int,
+        filters: Sequence[Argument],
+    ) -> Script:
+        """The call of jobs/list.lua, which describes its arguments and its reply."""
+        words: list[Argument] = [place, *position, count, excerpt, _dead_ttl(), *filters]
+        return Script("jobs/list", self.keys.queue(queue).with_records, words)
+
+    def redrive(self, queue: str, job_ids: Sequence[str] | None, delay: int | str = 0) -> Steps[int]:
+        """Requeue dead jobs: the given ones, or all that are dead by now. `delay`: ms, or "@" and a moment in
+        ms. Returns how many."""
         keys, max_age = self.keys.queue(queue).with_records, _dead_ttl()
         total: int = 0
         if job_ids is not None:
             for page in batched(job_ids, PAGE):
-                words: tuple[Argument, ...] = (max_age, 0, "", request(None), window(), *page)
+                words: tuple[Argument, ...] = (max_age, 0, "", request(None), window(), delay, *page)
                 count, _ = yield Script("jobs/redrive", keys, words)
                 total += count
             return total
         position: str = ""
         while True:
-            options = (max_age, PAGE, position, request(None), window())
+            options = (max_age, PAGE, position, request(None), window(), delay)
             count, position = yield Script("jobs/redrive", keys, options)
             total += count
             if not position:
                 return total
+
+    def discard(self, queue: str, place: str, job_ids: Sequence[str]) -> Steps[int]:
+        """Delete those of up to PAGE jobs that are in this place: dead, or finished. Returns how many."""
+        words: list[Argument] = [place, request(None), window(), *job_ids]
+        count: int = yield Script("jobs/discard", self.keys.queue(queue).with_records, words)
+        return count
 
     def purge(self, queue: str) -> Steps[int]:
         """Delete all jobs of a queue. Returns how many."""

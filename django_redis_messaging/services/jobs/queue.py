@@ -314,10 +314,15 @@ class DelayQueue(Service):
     adead = asynchronous(dead)
 
     @operation
-    def redrive(self, job_ids: Sequence[str] | None = None) -> Steps[int]:
-        """Requeue dead jobs, with all their attempts: the given ones, or all. Returns how many."""
+    def redrive(self, job_ids: Sequence[str] | None = None, *, delay: Duration = 0) -> Steps[int]:
+        """Requeue dead jobs, with all their attempts: the given ones, or all. They are ready after `delay`.
+        Returns how many."""
         chosen = None if job_ids is None else [checked(one, "job_id") for one in sequence(job_ids, "job_ids")]
-        return (yield from self._engine.redrive(ONLY_QUEUE, chosen))
+        wait = milliseconds(delay, "delay")
+        count = yield from self._engine.redrive(ONLY_QUEUE, chosen, wait)
+        if wait:
+            yield from self._register(wait)
+        return count
 
     aredrive = asynchronous(redrive)
 

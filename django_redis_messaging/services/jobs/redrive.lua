@@ -14,15 +14,18 @@
 -- ARGV  3 position of the page, as returned with the page before; empty for the first
 -- ARGV  4 request id
 -- ARGV  5 request window: ms
--- ARGV  6… ids
+-- ARGV  6 delay in ms, or @ and a moment in ms
+-- ARGV  7… ids
 -- Returns the number of requeued jobs, and the position of the next page, empty after the last. A job stays dead
 -- if another job has its unique key now.
 -- Counts a redriven job in its batch, TAG:batch:ID: see _batches.lua.
 local records, queue, requests = records_at(KEYS), queue_at(KEYS, 1), requests_at(KEYS)
 local max_age, page_size, position = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3]
 local request, window = ARGV[4], tonumber(ARGV[5])
-local ids = {unpack(ARGV, 6)}
-local now = milliseconds()
+local delay, ids = ARGV[6], {unpack(ARGV, 7)}
+local us = microseconds()
+local now = math.floor(us / 1000)
+local due = math.max(due_after(delay, us), now)
 local since = now - max_age
 local recorded = find_answer(request, requests, window, now)
 if recorded then
@@ -38,13 +41,13 @@ local function redrive(id)
   if state.unique ~= '' and redis.call('HSETNX', records.uniques, state.unique, id) == 0 then
     return false
   end
-  state.status, state.moment, state.attempts, state.lost = 'waiting', digits(now), '0', '0'
+  state.status, state.moment, state.attempts, state.lost = 'waiting', digits(due), '0', '0'
   state.first, state.last, state.by = '0', '0', '-'
   state.more = string.gsub(state.more, ' expires=%d+', '') -- it was started in time
   count_redrive(records, state)
   write_state(records, id, state)
   add_tags(records, id, state.more)
-  enqueue(queue, records, id, state.priority, now, now, state.more)
+  enqueue(queue, records, id, state.priority, due, now, state.more)
   redis.call('ZREM', queue.dead, id)
   return true
 end

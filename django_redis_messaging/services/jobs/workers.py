@@ -1,0 +1,106 @@
+"""The live workers of a slot, and what each of them runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from urllib.parse import unquote
+
+from ...core.commands import Script, batched
+from ...core.operations import Clock, Command, Steps
+from ..common.arguments import to_datetime
+from .engine import HEARTBEAT_TIMEOUT, Engine, parse_state
+
+#: queues whose running jobs are read, and jobs of each
+MAX_QUEUES, MAX_RUNNING = 100, 50
+_NO_FILTERS = ("", "", "", 0, 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeasedTo:
+    """A job that a worker runs."""
+
+    id: str
+    queue: str
+    #: dotted name of its task; empty: it is not the call of a task
+    task: str
+    #: start of this attempt
+    since: datetime
+    #: when its lease ends, unless the worker extends it
+    lease_ends_at: datetime
+    #: whether it shall be cancelled
+    is_cancelling: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerInfo:
+    """A worker or a listener, as of its latest heartbeat."""
+
+    id: str
+    host: str
+    #: process id
+    pid: str
+    started_at: datetime
+    #: the latest heartbeat
+    beat_at: datetime
+    #: seconds since then
+    silent: float
+    #: whether it claimed jobs since the heartbeat before, is running some, or has just started
+    is_consuming: bool
+    #: jobs that it was running, and that it has run
+    running: int
+    done: int
+    #: what it runs, the earliest first; fewer than `running` if there is more than can be read
+    jobs: list[LeasedTo]
+
+
+def read_workers(engine: Engine, queues: Sequence[str]) -> Steps[list[WorkerInfo]]:
+    """The live workers by their ids, in one round trip."""
+    names, key = queues[:MAX_QUEUES], engine.keys.workers
+    calls: list[Command | Script] = [
+        engine.list_call(name, "leased", ("", ""), MAX_RUNNING, excerpt=0, filters=_NO_FILTERS)
+        for name in names
+    ]
+    clock, flat, *pages = yield [Clock(key), Command("HGETALL", key, reads=True), *calls]
+    running: dict[str, list[LeasedTo]] = {}
+    for name, (_, _, jobs) in zip(names, pages, strict=True):
+        for job in jobs:
+            _add(running, name, job)
+    now = Clock.milliseconds(clock)
+    found = [_worker(worker.decode(), line.decode(), now, running) for worker, line in batched(flat, 2)]
+    return sorted((one for one in found if one.silent * 1000 <= HEARTBEAT_TIMEOUT), key=lambda one: one.id)
+
+
+def _add(running: dict[str, list[LeasedTo]], queue: str, job: Sequence[Any]) -> None:
+    """Add a job, as jobs/list.lua replies it, to those of its worker."""
+    job_id, lease_ends, raw, *_ = job
+    state = parse_state(raw)
+    leased = LeasedTo(
+        id=job_id.decode(),
+        queue=queue,
+        task=unquote(state.field("task")),
+        since=to_datetime(state.last),
+        lease_ends_at=to_datetime(lease_ends),
+        is_cancelling=state.cancel,
+    )
+    running.setdefault(state.workers[-1] if state.workers else "", []).append(leased)
+
+
+def _worker(worker: str, line: str, now: int, running: dict[str, list[LeasedTo]]) -> WorkerInfo:
+    """A worker from its heartbeat in the format of workers_beat.lua. Its id is host, process id, random."""
+    beat, consumed, started, running_now, done = map(int, line.split()[:5])
+    host, pid, _ = worker.rsplit("-", 2) if worker.count("-") >= 2 else (worker, "", "")
+    return WorkerInfo(
+        id=worker,
+        host=host,
+        pid=pid,
+        started_at=to_datetime(started),
+        beat_at=to_datetime(beat),
+        silent=max(now - beat, 0) / 1000,
+        is_consuming=running_now > 0 or consumed >= beat or started >= beat,
+        running=running_now,
+        done=done,
+        jobs=sorted(running.get(worker, []), key=lambda one: one.since),
+    )
