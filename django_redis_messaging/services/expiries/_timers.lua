@@ -20,10 +20,10 @@ local function check_timer(records, queue, ...)
   check_types('ZCARD', queue.ready, queue.delayed, queue.leased, queue.bell, ...)
 end
 
--- The id and state of a timer that has not started, or nil.
-local function find_timer(records, unique)
+-- The id and state of a timer that has not started, or nil. `expected`: the id that it must have; empty: any.
+local function find_timer(records, unique, expected)
   local id = redis.call('HGET', records.uniques, unique)
-  local state = id and read_state(records, id)
+  local state = id and (expected == '' or expected == id) and read_state(records, id)
   if state then
     return id, state
   end

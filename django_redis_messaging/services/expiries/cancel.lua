@@ -5,11 +5,12 @@
 --
 -- KEYS  1-24 timer, see _timers.lua
 -- ARGV  1 unique key
+-- ARGV  2 id that the timer must have; empty: any
 -- Returns 1, or 0 if the timer has started or doesn't exist
 local records, queue, timer = timer_at(KEYS)
-local unique = ARGV[1]
+local unique, expected = ARGV[1], ARGV[2]
 check_timer(records, queue)
-local id = find_timer(records, unique)
+local id = find_timer(records, unique, expected)
 if not id or remove_timer(queue, id) == 0 then
   return 0
 end

@@ -9,7 +9,7 @@
 -- Returns ms, 0 or more; -1 if the timer has started or doesn't exist
 local records, _, timer = timer_at(KEYS)
 local unique = ARGV[1]
-local id, state = find_timer(records, unique)
+local id, state = find_timer(records, unique, '')
 if not id then
   return -1
 end

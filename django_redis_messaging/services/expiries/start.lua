@@ -32,7 +32,7 @@ if before then
   return before
 end
 check_timer(records, queue, namespaces)
-local replaced = find_timer(records, unique)
+local replaced = find_timer(records, unique, '')
 local waiting = count_waiting(queue) + (replaced and 0 or 1)
 if waiting > max_waiting then
   return waiting

@@ -144,7 +144,7 @@ class Expiry(Service):
         """Make a timer due this long from now, whether that is later or earlier. False if it has started or
         doesn't exist."""
         ms = milliseconds(after, "after", minimum=1)
-        words = (self._unique(name), self.namespace, ms)
+        words = (self._unique(name), self.namespace, ms, "")
         return bool((yield Script("expiries/extend", self._keys(name), words)))
 
     aextend = asynchronous(extend)
@@ -153,7 +153,7 @@ class Expiry(Service):
     def cancel(self, name: str) -> Steps[bool | None]:
         """Cancel a timer: its handler isn't called. False if it has started or doesn't exist; None if a reply
         was lost and the repeat found no timer, so that either may be true."""
-        words = (self._unique(name),)
+        words = (self._unique(name), "")
         return settled((yield Script("expiries/cancel", self._keys(name), words, settles=True)))
 
     acancel = asynchronous(cancel)
