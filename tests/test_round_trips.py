@@ -230,11 +230,15 @@ def tasks() -> Iterator[Case]:
     yield "RedisBackend.set_concurrency", lambda: backend.set_concurrency("x", 1)
     yield "RedisTask.cancel", lambda: nothing.cancel(results[-1].id), enqueue
     yield "RedisBackend.stats", backend.stats
+    yield "RedisBackend.dead", backend.dead
+    yield "RedisBackend.redrive", lambda: backend.redrive("default", ["none"])
+    yield "RedisBackend.workers", backend.workers
     own, intervals = backend.schedules, count(2)
     yield "Schedules.add", lambda: own.add("x", nothing, every=next(intervals), replace=True)
     yield "Schedules.change", lambda: own.change("x", every=next(intervals))
     yield "Schedules.pause", lambda: own.pause("x"), lambda: own.resume("x")
     yield "Schedules.resume", lambda: own.resume("x"), lambda: own.pause("x")
+    yield "Schedules.run_now", lambda: own.run_now("x")
     yield "Schedules.all", own.all
     yield "Schedules.remove", lambda: own.remove("x"), lambda: own.add("x", nothing, every=5, replace=True)
     yield "RedisBackend.set_priority", lambda: backend.set_priority(nothing, results[-1].id, 5), enqueue

@@ -22,7 +22,15 @@ from ..core.encoding import checked_prefix
 from ..core.encoding import name as checked
 from ..core.operations import Listen, Steps, aperform, perform
 from ..errors import InvalidArgument
-from ..services.common.arguments import Duration, integer, milliseconds, request, timestamp, window
+from ..services.common.arguments import (
+    Duration,
+    integer,
+    milliseconds,
+    request,
+    sequence,
+    timestamp,
+    window,
+)
 from ..services.jobs.engine import (
     Engine,
     FollowUp,
@@ -35,7 +43,9 @@ from ..services.jobs.engine import (
     register_queue,
     registered_queues,
 )
+from ..services.jobs.listing import MAX_ROWS, JobFilter, JobPage
 from ..services.jobs.load import QueueLoad, read_loads
+from ..services.jobs.workers import WorkerInfo, read_workers
 from ..services.semaphores.semaphore import MAX_PERMITS
 from . import records, tracing
 from .call_arguments import accepted_by, check_call
@@ -59,6 +69,7 @@ from .compat import (
     task_backends,
     task_enqueued,
 )
+from .listing import TaskJobs
 from .options import OPTIONS, problems
 from .retries import Backoff
 from .schedules import Schedules
@@ -325,6 +336,63 @@ class RedisBackend(BaseTaskBackend):
         """The async version of cancel_tagged()."""
         return await aperform(self.using, self._cancel_tagged(tag))
 
+    def jobs(self, queue: str = "default") -> TaskJobs:
+        """The tasks of a queue, for operators: pages of them, and changes of many at once."""
+        engine = self.engine
+        registry = None if self.queue_names else engine.keys.queues
+        return TaskJobs(engine, queue, registry=registry, using=self.using, result_ttl=self.result_ttl)
+
+    def dead(
+        self, queue: str = "default", *, cursor: str | None = None, limit: int = MAX_ROWS, task: str = ""
+    ) -> JobPage:
+        """Calls in a queue that have failed for good, the latest first (1 to 50); of all tasks, or of the one
+        with this dotted name. A page may be short though more follow.
+
+            page = backend.dead("emails")
+            for one in page.rows:
+                print(one.id, one.task, one.reason, one.ended_at)
+            older = page.cursor and backend.dead("emails", cursor=page.cursor)
+
+        Raises InvalidArgument for a cursor of another queue.
+        """
+        return self.jobs(queue).page("dead", cursor=cursor, limit=limit, which=JobFilter(task=task))
+
+    async def adead(
+        self, queue: str = "default", *, cursor: str | None = None, limit: int = MAX_ROWS, task: str = ""
+    ) -> JobPage:
+        """The async version of dead()."""
+        jobs = self.jobs(queue)
+        return await jobs.apage("dead", cursor=cursor, limit=limit, which=JobFilter(task=task))
+
+    def redrive(
+        self, queue: str = "default", ids: Sequence[str] | None = None, *, run_after: Due = timedelta(0)
+    ) -> int:
+        """Enqueue calls again that have failed for good, with all their attempts: those with the given ids,
+        or all of a queue. They run after a moment, or a timedelta from now on. Returns how many."""
+        return perform(self.using, self._redrive(queue, ids, run_after))
+
+    async def aredrive(
+        self, queue: str = "default", ids: Sequence[str] | None = None, *, run_after: Due = timedelta(0)
+    ) -> int:
+        """The async version of redrive()."""
+        return await aperform(self.using, self._redrive(queue, ids, run_after))
+
+    def workers(self) -> list[WorkerInfo]:
+        """Its live workers by their ids, with the calls that each of them runs: up to 50 of each of the first
+        100 queues."""
+        return perform(self.using, self._workers())
+
+    async def aworkers(self) -> list[WorkerInfo]:
+        """The async version of workers()."""
+        return await aperform(self.using, self._workers())
+
+    def enqueue_now(self, task: Task, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Steps[TaskResult]:
+        """Store a call that doesn't wait for a commit. A receiver of the signal that fails is logged."""
+        prepared = self._prepared(task, args, kwargs)
+        yield from self._push([prepared])
+        task_enqueued.send_robust(type(self), task_result=prepared[0])
+        return prepared[0]
+
     def prepared(
         self,
         task: Task,
@@ -515,6 +583,19 @@ class RedisBackend(BaseTaskBackend):
     def _cancel_tagged(self, tag: str) -> Steps[int]:
         stored = stored_tag(tag)
         return (yield from self.engine.cancel_tagged(stored, ttl=self.result_ttl, line=records.CANCELLED))
+
+    def _redrive(self, queue: str, ids: Sequence[str] | None, run_after: Due) -> Steps[int]:
+        delay = _at(moment_of(run_after)) if run_after else 0
+        chosen = None if ids is None else [checked(one, "ids") for one in sequence(ids, "ids")]
+        count = yield from self.engine.redrive(checked(queue, "queue"), chosen, delay)
+        if count and not self.queue_names:
+            yield from self.register(queue, delay)
+        return count
+
+    def _workers(self) -> Steps[list[WorkerInfo]]:
+        engine = self.engine
+        names = self.queue_names or (yield from registered_queues(engine.keys.queues))
+        return (yield from read_workers(engine, names))
 
     def register(self, queue: str, delay: int | str) -> Steps[None]:
         """Register a queue until a job is due; for QUEUES that allow any."""

@@ -206,7 +206,7 @@ def parse_result(backend: str, record: JobRecord) -> TaskResult:
 
 def errors_of(record: JobRecord) -> list[TaskError]:
     """The errors of a job in their order: those of its attempts, and what else ended it."""
-    found = [error for line in _lines(record) if (error := _error_of(line, record.state)) is not None]
+    found = [error for line in _lines(record) if (error := error_of(line, record.state)) is not None]
     if record.state.status == "expired":
         when = moment(record.state.moment).isoformat()
         found.append(_own_error("TaskExpired", f"The task had not been started at {when}."))
@@ -329,12 +329,12 @@ def rescheduled(run_after: datetime) -> str:
 
 def add_error(result: TaskResult, line: str, state: State) -> None:
     """Add the error of a log line to a result."""
-    error = _error_of(line, state)
+    error = error_of(line, state)
     if error is not None:
         result.errors.append(error)
 
 
-def _error_of(line: str, state: State) -> TaskError | None:
+def error_of(line: str, state: State) -> TaskError | None:
     """The error that a line of the log says; None if it says none."""
     kind, rest = line[:1], line[1:]
     if kind == "E":
@@ -350,6 +350,17 @@ def _error_of(line: str, state: State) -> TaskError | None:
         text = "A newer call with the same unique key was enqueued while this one ran, so it is not retried."
         return _own_error("TaskCancelled", text)
     return None
+
+
+def first_line(path: str, traceback: str) -> str:
+    """The first line of the text of an exception, with which its traceback ends. The app's own errors have
+    no traceback, only the text."""
+    name = path.removeprefix("builtins.").removeprefix("__main__.")
+    lines = [line.lstrip(" |") for line in traceback.splitlines()]  # those of groups are indented
+    for line in reversed(lines):  # further lines of the text, and notes, may follow
+        if line == name or line.startswith(f"{name}: "):
+            return line.removeprefix(name).removeprefix(": ")
+    return lines[-1] if lines else ""
 
 
 def _own_error(name: str, text: str) -> TaskError:

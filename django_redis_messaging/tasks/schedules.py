@@ -33,7 +33,7 @@ from ..services.common.arguments import Duration, request, sequence, timestamp_m
 from ..services.jobs.keys import JobKeys
 from . import records
 from .call_arguments import misfit
-from .compat import Task, normalize_json, task_backends
+from .compat import Task, TaskResult, normalize_json, task_backends
 from .timing import Cron, Every, timing
 
 T = TypeVar("T", bound=Task)
@@ -411,6 +411,20 @@ class Schedules:
     aresume = asynchronous(resume)
 
     @operation
+    def run_now(self, name: str) -> Steps[TaskResult | None]:
+        """Enqueue a call of a schedule now, stored or declared, even if it is paused. Its occurrences stay as
+        they are. Returns the result; None if there is no such schedule.
+
+            schedules.run_now("report-acme")
+
+        Raises what enqueue() raises; InvalidTask if this code doesn't know the task.
+        """
+        one = yield from self._find(name)
+        return None if one is None else (yield from self._backend.enqueue_now(one.task, one.args, one.kwargs))
+
+    arun_now = asynchronous(run_now)
+
+    @operation
     def remove(self, name: str) -> Steps[bool]:
         """Delete a stored schedule. Calls that were enqueued stay. Returns False if it is not stored."""
         field, keys = encoded(checked(name, "name")), self._keys
@@ -468,6 +482,15 @@ class Schedules:
         if stored < 0:
             raise LimitExceeded("stored schedules of a backend", limit=MAX_SCHEDULES, actual=-stored)
         return bool(stored)
+
+    def _find(self, name: str) -> Steps[PeriodicTask | None]:
+        """The schedule of this name."""
+        alias, field = self._backend.alias, encoded(checked(name, "name"))
+        for declared in tasks_of(alias):
+            if declared.name == name:
+                return declared
+        known = yield Command("HGET", self._keys.schedules, field, reads=True)
+        return None if known is None else parse_stored(alias, STORED + field, known)
 
     def _set_paused(self, name: str, paused: int) -> Steps[bool]:
         field, keys = encoded(checked(name, "name")), self._keys

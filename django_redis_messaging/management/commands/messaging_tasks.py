@@ -143,19 +143,11 @@ def _names(stored: str) -> list[str]:
 
 
 def _error(error: TaskError) -> dict[str, str]:
+    from ...tasks import records
+
     path = error.exception_class_path
-    return {"class": _cut(path, MAX_LINE), "message": _cut(_first_line(path, error.traceback), MAX_LINE)}
-
-
-def _first_line(path: str, traceback: str) -> str:
-    """The first line of the text of an exception, with which its traceback ends. The app's own errors have
-    no traceback, only the text."""
-    name = path.removeprefix("builtins.").removeprefix("__main__.")
-    lines = [line.lstrip(" |") for line in traceback.splitlines()]  # those of groups are indented
-    for line in reversed(lines):  # further lines of the text, and notes, may follow
-        if line == name or line.startswith(f"{name}: "):
-            return line.removeprefix(name).removeprefix(": ")
-    return lines[-1] if lines else ""
+    message = records.first_line(path, error.traceback)
+    return {"class": _cut(path, MAX_LINE), "message": _cut(message, MAX_LINE)}
 
 
 def _cut(text: str, limit: int) -> str:
