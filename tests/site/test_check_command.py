@@ -9,12 +9,14 @@ import re
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from django.conf import settings
 from django.core.management import CommandError, call_command
 from django.test import override_settings
+from django.utils import timezone
 from pytest_django import Settings
 from redis.crc import key_slot
 
@@ -60,14 +62,16 @@ def healthy(*arguments: str) -> str:
     return out.getvalue()
 
 
-def unhealthy(*arguments: str) -> str:
-    """The error of the command for an unhealthy site."""
+def unhealthy(*arguments: str, code: int = 1) -> str:
+    """The error of the command for an unhealthy site, with this exit code."""
     out = io.StringIO()
     with pytest.raises(CommandError) as error:
         call_command("messaging_check", *arguments, stdout=out)
-    assert error.value.returncode == 1
+    assert error.value.returncode == code
     if "--json" in arguments:
-        assert json.loads(out.getvalue())["problems"]
+        report = json.loads(out.getvalue())
+        assert report["problems"]
+        assert (report["healthy"], report["code"]) == (False, code)
     else:
         assert out.getvalue() == ""
     return str(error.value)
@@ -174,11 +178,28 @@ class TestConsuming:
         """They are checked only with --consuming."""
         jobs.noop.using(queue_name="other").enqueue()
         wait_a_while()
-        assert "tasks default/other" in unhealthy("--consuming", "--max-age", "0")
-        error = unhealthy(*SOON)
+        assert "tasks default/other" in unhealthy("--consuming", "--max-age", "0", code=3)
+        error = unhealthy(*SOON, code=3)
         assert re.match(r"Unhealthy: A job of tasks default/other has been ready for \d s\. ", error)
         assert error.endswith("No worker is running: start run_worker.")
         assert healthy()
+        assert unhealthy("--consuming", code=3) == (
+            "Unhealthy: 1 job of tasks default/other waits. No worker is running: start run_worker."
+        )
+
+    def test_work_for_later_needs_a_worker_and_a_listener(self) -> None:
+        """Also before it is due, and when it is overdue without a poller that makes it ready."""
+        jobs.noop.using(run_after=timezone.now() + timedelta(hours=1)).enqueue()
+        jobs.noop.using(run_after=timezone.now() + timedelta(seconds=0.001)).enqueue()
+        Expiry("order").start("17", 3600)
+        wait_a_while()
+        error = unhealthy("--consuming", "--json", code=3)
+        assert "1 job of timers order waits. No listener is running: start run_listener." in error
+        assert "2 jobs of tasks default/default wait. No worker is running: start run_worker." in error
+        write_heartbeat("w", beat=0, consumed=0, started=-1000)
+        assert error.count("Unhealthy") == 2
+        assert unhealthy("--consuming", code=4).count("Unhealthy") == 1
+        timers().beat("l", consumed=True, started=0, running=0, done=0, ended={})
         assert healthy("--consuming")
 
     def test_tasks_waiting_for_a_busy_worker(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -203,9 +224,9 @@ class TestConsuming:
         wait_a_while()
         silent = -HEARTBEAT_TIMEOUT - 1000
         write_heartbeat("w", beat=silent, consumed=silent, started=silent - 8000)
-        assert "No worker is running" in unhealthy(*SOON)
+        assert "No worker is running" in unhealthy(*SOON, code=3)
         write_heartbeat("w", beat=-1000, consumed=-60_000, started=-90_000)
-        assert "No worker is running" in unhealthy(*SOON)
+        assert "No worker is running" in unhealthy(*SOON, code=3)
         write_heartbeat("w", beat=-1000, consumed=-60_000, started=-90_000, running=1)
         assert "1 workers" in healthy(*SOON)
         write_heartbeat("w", beat=-1000, consumed=-60_000, started=-1000)
@@ -214,7 +235,7 @@ class TestConsuming:
     def test_timers_without_a_listener(self) -> None:
         Expiry("order").start("17", 0.001)
         wait_a_while()
-        error = unhealthy(*SOON)
+        error = unhealthy(*SOON, code=4)
         assert re.match(r"Unhealthy: A job of timers order has been ready for \d s\. ", error)
         assert error.endswith("No listener is running: start run_listener.")
         with listening({"other": print}):
@@ -225,7 +246,7 @@ class TestConsuming:
         queue = DelayQueue("mail")
         queue.push_many(["one", "two"])
         wait_a_while()
-        assert unhealthy(*SOON).endswith("No client pops from it: start its consumers.")
+        assert unhealthy(*SOON, code=6).endswith("No client pops from it: start its consumers.")
         queue.pop(1)
         wait_a_while()
         assert healthy(*SOON)
@@ -236,7 +257,7 @@ class TestConsuming:
         assert healthy("--consuming")  # none has run yet
         for _ in range(2):
             server().hset(key, "polled", server_ms() - HEARTBEAT_TIMEOUT - 1000)
-            error = unhealthy("--consuming")
+            error = unhealthy("--consuming", code=5)
             assert error.startswith(
                 f"Unhealthy: No poller has enqueued the periodic tasks of 'default', such as {one}"
             )
@@ -256,7 +277,7 @@ class TestConsuming:
         DelayQueue("mail").push("one")
         jobs.noop.enqueue()
         wait_a_while()
-        assert unhealthy(*SOON, "--json").count("Unhealthy: ") == 2
+        assert unhealthy(*SOON, "--json", code=3).count("Unhealthy: ") == 2
 
     def test_site_without_tasks_or_with_an_invalid_backend(self, settings: Settings) -> None:
         settings.TASKS = {"default": {"BACKEND": DUMMY}}

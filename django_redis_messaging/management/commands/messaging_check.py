@@ -26,8 +26,12 @@ from ...errors import MessagingError
 from ...services.common.operators import Consumer, Health
 from ...services.jobs.engine import HEARTBEAT_TIMEOUT
 from .. import loops
-from ..output import Display, State
+from ..output import Display, State, format_count
 from . import messaging_stats
+
+#: exit codes: Redis or a setting; no live worker, listener or poller; a job has waited too long. 2 is that of
+#: an unknown option
+UNHEALTHY, NO_WORKER, NO_LISTENER, NO_POLLER, TOO_OLD = 1, 3, 4, 5, 6
 
 
 @dataclass
@@ -35,6 +39,8 @@ class Report:
     """The result of the checks."""
 
     healthy: bool = True
+    #: exit code
+    code: int = 0
     #: how long a write by a script took; None: it failed
     ms: float | None = None
     problems: list[str] = field(default_factory=list)
@@ -45,10 +51,11 @@ class Report:
     listeners: int | None = None
     queues: list[dict[str, Any]] | None = None
 
-    def add(self, problems: Iterable[str]) -> None:
-        """Add problems; with any, the report is unhealthy."""
-        self.problems += problems
-        self.healthy = not self.problems
+    def add(self, problems: Iterable[str], code: int = UNHEALTHY) -> None:
+        """Add problems; with any, the report is unhealthy. The lowest code is that of the report."""
+        if found := list(problems):
+            self.problems += found
+            self.healthy, self.code = False, min(self.code or code, code)
 
     @property
     def line(self) -> str:
@@ -66,7 +73,8 @@ class Command(BaseCommand):
 
     help = (
         "Check that Redis answers and can be written; with --consuming, that jobs are taken, too. Exit code "
-        "0: healthy; 1: unhealthy, with the problems and what to do on standard error."
+        "0: healthy; otherwise, with the problems and what to do on standard error, 1: Redis or a setting; "
+        "3: no worker; 4: no listener; 5: no poller; 6: a job has waited too long."
     )
     requires_system_checks: Sequence[str] = []  # type: ignore[assignment]
 
@@ -117,7 +125,8 @@ class Command(BaseCommand):
         if options["verbosity"]:
             self.stderr.write("".join(f"Warning: {warning}\n" for warning in report.warnings), ending="")
         if not report.healthy:
-            raise CommandError("\n".join(f"Unhealthy: {problem}" for problem in report.problems)) from cause
+            problems = "\n".join(f"Unhealthy: {problem}" for problem in report.problems)
+            raise CommandError(problems, returncode=report.code) from cause
 
     def _check_formats(
         self, *, all_keys: bool, verbosity: int, stderr: TextIO | None = None, **_: Any
@@ -180,18 +189,21 @@ def _check_queues(report: Report, max_age: float) -> None:
         for row in messaging_stats.count(messaging_stats.delay_queues()):
             report.queues.append(row)
             if not row["leased"]:
-                report.add(_overdue(row, max_age, "No client pops from it: start its consumers."))
+                advice = "No client pops from it: start its consumers."
+                report.add(_overdue(row, max_age, advice), TOO_OLD)
         for row in messaging_stats.count(messaging_stats.timers()):
             report.queues.append(row)
             if not listeners:
-                report.add(_overdue(row, max_age, "No listener is running: start run_listener."))
-        report.add(_without_poller())
+                advice = "No listener is running: start run_listener."
+                report.add(_unserved(row, max_age, advice), NO_LISTENER)
+        report.add(_without_poller(), NO_POLLER)
         for workers, rows in _tasks():
             report.workers += len(workers)
             for row in rows:
                 report.queues.append(row)
                 if not workers:
-                    report.add(_overdue(row, max_age, "No worker is running: start run_worker."))
+                    advice = "No worker is running: start run_worker."
+                    report.add(_unserved(row, max_age, advice), NO_WORKER)
     except MessagingError as error:
         report.add([str(error)])
 
@@ -222,6 +234,16 @@ def _without_poller() -> Iterator[str]:
 
 def _alive(found: Iterable[Consumer]) -> list[Consumer]:
     return [one for one in found if one.alive]
+
+
+def _unserved(row: dict[str, Any], max_age: float, advice: str) -> list[str]:
+    """A problem if jobs wait in a queue of a slot without consumers, due or not."""
+    waiting = row["ready"] + row["delayed"] + row["parked"]
+    if not waiting:
+        return []
+    jobs = format_count(waiting, "job")
+    verb = "waits" if waiting == 1 else "wait"
+    return _overdue(row, max_age, advice) or [f"{jobs} of {row['queue']} {verb}. {advice}"]
 
 
 def _overdue(row: dict[str, Any], max_age: float, advice: str) -> list[str]:
