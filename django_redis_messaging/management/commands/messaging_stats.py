@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 from argparse import ArgumentParser
 from collections.abc import Sequence
+from contextlib import suppress
 from itertools import groupby
+from queue import Empty, SimpleQueue
+from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from django.core.management.base import BaseCommand, CommandError
@@ -20,6 +25,7 @@ from ...services.jobs.keys import queues_key
 from ...services.jobs.load import QueueLoad, read_loads_and
 from ...services.jobs.queue import ONLY_QUEUE
 from .. import loops
+from ..loops import GROUP_POLL_INTERVAL, MAX_SECONDS, Stopping
 from ..output import printable, table
 
 if TYPE_CHECKING:
@@ -29,6 +35,10 @@ if TYPE_CHECKING:
 Row = dict[str, Any]
 #: queues that are counted in one round trip
 PIPELINE_SIZE = 100
+#: seconds between two tables, at least
+MIN_INTERVAL = 0.1
+#: moves the cursor of a terminal to its first line, and clears what is below
+CLEAR = "\x1b[H\x1b[J"
 COLUMNS = ("ready", "delayed", "leased", "dead", "parked", "oldest_age", "throughput", "time_to_drain")
 
 
@@ -43,14 +53,60 @@ class Command(BaseCommand):
     def add_arguments(self, parser: ArgumentParser) -> None:
         """Add the options."""
         parser.add_argument("--json", action="store_true", help="as JSON, for programs")
+        parser.add_argument(
+            "--watch",
+            type=float,
+            nargs="?",
+            const=2.0,
+            metavar="SECONDS",
+            help="repeat until a signal ends it (default: every 2 s); JSON has a line for each time",
+        )
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Print them."""
+        interval, as_json = options["watch"], options["json"]
+        if interval is not None:
+            if not MIN_INTERVAL <= interval <= MAX_SECONDS:
+                raise CommandError(f"--watch must be between {MIN_INTERVAL} and {MAX_SECONDS} seconds.")
+            self._watch(interval, as_json)
+            return
         try:
-            rows = count([*delay_queues(), *timers(), *tasks()])
+            rows = _all()
         except MessagingError as error:
             raise CommandError(str(error)) from error
-        self.stdout.write(json.dumps(rows, indent=2) if options["json"] else _table(rows))
+        self.stdout.write(json.dumps(rows, indent=2) if as_json else _table(rows))
+
+    def _watch(self, interval: float, as_json: bool) -> None:
+        """Print them until a signal ends it; while Redis fails, the error."""
+        stopped: SimpleQueue[None] = SimpleQueue()
+        Stopping(lambda: stopped.put(None)).listen()
+        while True:
+            began = monotonic()
+            try:
+                rows = _all()
+                self._show(json.dumps(rows) if as_json else _table(rows))
+            except MessagingError as error:
+                self.stderr.write(str(error))
+            while (left := interval - (monotonic() - began)) > 0:
+                with suppress(Empty):
+                    return stopped.get(timeout=min(left, GROUP_POLL_INTERVAL))
+            with suppress(Empty):
+                return stopped.get_nowait()
+
+    def _show(self, text: str) -> None:
+        """Print a text in place of the one before, where that is possible."""
+        try:
+            if self.stdout.isatty():
+                self.stdout.write(CLEAR, ending="")
+            self.stdout.write(text)
+            self.stdout.flush()
+        except BrokenPipeError:  # as with `| head`: the rest must not be flushed at exit
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            sys.exit()
+
+
+def _all() -> list[Row]:
+    return count([*delay_queues(), *timers(), *tasks()])
 
 
 class Counted(NamedTuple):
