@@ -335,6 +335,7 @@ LAYERS = (
     ("surveys",),
     ("api",),
     ("__init__",),
+    ("console",),
     ("admin", "context_processors", "forms", "middleware", "templatetags", "throttling", "urls"),
     ("debug_panel", "health", "metrics", "otel"),
     ("management", "testing"),
