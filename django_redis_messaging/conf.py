@@ -134,6 +134,9 @@ class Settings:
     #: maximum number of periods of an aggregate
     AGGREGATE_MAX_PERIODS: int = 10_000
 
+    #: maximum number of queues, tasks, namespaces of timers and servers of which a history is kept; 0: none
+    HISTORY_MAX_SERIES: int = 500
+
     #: dotted path of the class that maps users to chat members: see web/identity.py
     IDENTITY: str = "django_redis_messaging.web.identity.Identity"
     #: dotted path of the class that says who may use the console: see console/access.py

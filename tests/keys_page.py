@@ -59,6 +59,8 @@ ARGUMENTS: dict[str, str | int] = {
     "node": "a1b2c3",
     "number": 0,
     "place": 0,
+    "seconds": 60,
+    "series": "queue:default/mail",
     "shard": 5,
     "user": "ann",
 }
@@ -70,6 +72,7 @@ EXAMPLES = {
     "DirectoryKeys": ("staff",),
     "FileChannelKeys": ("logs",),
     "FileKeys": ("logs/7",),
+    "HistoryKeys": (),
     "JobKeys": ("queue", "mail"),
     "LatchKeys": ("import",),
     "LockKeys": (f"{PREFIX}:{FORMAT}:{{lock:report}}",),

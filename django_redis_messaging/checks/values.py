@@ -225,6 +225,7 @@ RULES: Mapping[str, Rule] = {
     "AGGREGATE_TTL": _seconds,
     "AGGREGATE_MAX_KEYS": _integer(),
     "AGGREGATE_MAX_PERIODS": _integer(),
+    "HISTORY_MAX_SERIES": _integer(least=0),
     "IDENTITY": _path,
     "CONSOLE": _path,
     "LAYOUT": _layout,

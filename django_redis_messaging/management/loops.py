@@ -32,6 +32,7 @@ from ..core import encoding
 from ..core.operations import LoopGuard
 from ..errors import InvalidArgument, MessagingError
 from ..services.expiries import timers as _expiries  # noqa: F401  (registers its round)
+from ..services.history import gauges as _gauges  # noqa: F401  (the same)
 from ..services.jobs.poller import Poller
 from ..services.jobs.worker import MAX_WEIGHT, Limits
 from ..services.listening import Listener

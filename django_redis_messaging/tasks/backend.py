@@ -31,6 +31,8 @@ from ..services.common.arguments import (
     timestamp,
     window,
 )
+from ..services.history.keys import Series
+from ..services.history.sources import Queue, register_source
 from ..services.jobs.engine import (
     Engine,
     FollowUp,
@@ -625,6 +627,23 @@ def _engine(alias: str, prefix: str, max_results: int, result_ttl: int) -> TaskE
 def our_backends() -> list[RedisBackend]:
     """The backends of TASKS that are RedisBackends."""
     return [one for one in map(task_backends.__getitem__, task_backends) if isinstance(one, RedisBackend)]
+
+
+def aliases() -> list[str]:
+    """The CACHES aliases of the backends."""
+    return [backend.using for backend in our_backends()]
+
+
+@register_source(aliases)
+def queues_of_tasks(using: str) -> Steps[list[Queue]]:
+    """The queues of the backends at an alias."""
+    found = []
+    for backend in our_backends():
+        if backend.using == using:
+            engine = backend.engine
+            names = backend.queue_names or (yield from registered_queues(engine.keys.queues))
+            found += [Queue(Series("queue", name, backend.alias), engine, name) for name in names]
+    return found
 
 
 def _check_task(path: str) -> None:

@@ -26,7 +26,7 @@ from ..errors import InvalidArgument, MessagingError
 from ..services.jobs.engine import register_queue
 from ..services.jobs.poller import SWEEP_PAGE, Round, register, rounds_of_slot
 from . import records
-from .backend import SHARD, RedisBackend, our_backends
+from .backend import SHARD, RedisBackend, aliases, our_backends
 from .commits import Prepared
 from .compat import task_enqueued
 from .schedules import STORED, PeriodicTask, parse_stored, periodic_tasks, tasks_of
@@ -92,11 +92,6 @@ def check_periodic_tasks() -> list[CheckMessage]:
         )
         for one in never_enqueued()
     ]
-
-
-def aliases() -> list[str]:
-    """The CACHES aliases of the backends."""
-    return [backend.using for backend in our_backends()]
 
 
 @register(aliases)

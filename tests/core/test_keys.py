@@ -18,6 +18,7 @@ from redis.crc import key_slot
 
 from django_redis_messaging import LimitExceeded, services
 from django_redis_messaging.core import encoding
+from django_redis_messaging.services.history.keys import HistoryKeys
 from django_redis_messaging.services.jobs.keys import JobKeys, QueueKeys
 from django_redis_messaging.services.locks.lock import LockKeys, checked_lock_key, lock_key
 from django_redis_messaging.services.rates.rate_limit import RateKeys
@@ -86,7 +87,7 @@ def builders() -> list[type]:
         kind
         for module in map(importlib.import_module, names)
         for name, kind in vars(module).items()
-        if name.endswith("Keys")
+        if name.endswith("Keys") and kind is not HistoryKeys  # there is one history for each prefix
     }
     return sorted(found, key=lambda kind: kind.__name__)
 

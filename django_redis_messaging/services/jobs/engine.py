@@ -256,6 +256,8 @@ class Engine:
     ) -> None:
         """`max_results`: results that are kept at most; `result_ttl`: how long the result of a dead job is
         kept at least, in ms."""
+        #: prefix, kind and name of the slot
+        self.slot = prefix, kind, value
         self.keys = JobKeys(prefix, kind, value)
         self._result_limits = max_results, result_ttl
         #: the settings from which the limits were made, and these

@@ -89,7 +89,7 @@ class Report(NamedTuple):
     follow_up: tuple[str, tuple[str | int, ...], int] | None = None
     #: whether the call of the job has begun
     started: bool = False
-    #: seconds for which the job occupied its lane
+    #: seconds for which the job occupied its lane, or ran on the event loop
     seconds: float = 0.0
     #: whether it ran, or runs, on the event loop
     is_async: bool = False
@@ -642,7 +642,8 @@ class Executor:
         if error is not None:
             log_exception(logger, error, "A coroutine of %s failed; stopping.", self.name)
             self._on_failure()
-        report = self._ended(running, settlement, is_async=True)
+        seconds = 0.0 if running.started is None else monotonic() - running.started
+        report = self._ended(running, settlement, seconds=seconds, is_async=True)
         if report is None:
             return
         self._async_outcomes.append(report)

@@ -24,6 +24,7 @@ from ... import conf
 from ...core.operations import log_exception, perform
 from ...core.outcome import deadline, no_retries_when, time_left
 from ...errors import MessagingError
+from ..history.recording import COUNTED, Recorder
 from .child import ChildMain
 from .children import Children
 from .claims import Claims, Keeper, Wakeups
@@ -121,6 +122,7 @@ class Worker:
         self._leases = self._claims.leases
         self._placement = Placement(self._leases.jobs, self._leases.release)
         self._wakeups = Wakeups(engine, using, self._claims.order.queues, self._on_wakeup)
+        self._recorder = Recorder(engine, using)
         self._keeper = Keeper(self._claims, self._take_extended, self._fail_soon)
 
     @property
@@ -139,6 +141,7 @@ class Worker:
         closes = monotonic() + (self._limits.max_time or math.inf)
         starter = self._starter()  # first: it must not copy threads
         self._keeper.start()
+        self._recorder.start()
         self._take_events(0)
         try:
             if not self._stopping:
@@ -234,7 +237,7 @@ class Worker:
         self._next_claim = 0.0
 
     def _on_reports(self, reports: Sequence[Report]) -> None:
-        leases, placement = self._leases, self._placement
+        leases, placement, runs = self._leases, self._placement, self._recorder.runs
         started, returned = 0, []
         for report in reports:
             job = leases.jobs.get(report.number)
@@ -251,7 +254,12 @@ class Worker:
                 continue
             if report.started:
                 started += 1
-                placement.speeds.note(job.task, report.seconds, is_async=report.is_async)
+                seconds = 0.0 if report.is_async else report.seconds
+                placement.speeds.note(job.task, seconds, is_async=report.is_async)
+                if runs is not None and report.ended in COUNTED:
+                    lease, _, state = job.leased
+                    wait = state.last - state.moment  # both by the server's clock
+                    runs += ((lease.queue, job.task, wait, report.seconds, report.ended),)
             leases.end(job, report)
         leases.done += started
         placement.is_full = False
@@ -398,6 +406,7 @@ class Worker:
         with deadline(LAST_DEADLINE):
             self._keeper.stop()  # before remove_worker(): a later heartbeat would add the worker again
             self._placement.close(max(time_left(), 0))
+            self._recorder.close()
         # without a heartbeat it counts as ended, too
         with deadline(LAST_DEADLINE / 2), suppress(MessagingError):
             perform(claims.using, claims.engine.remove_worker(self.id))

@@ -1,0 +1,165 @@
+"""Reading the history."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import NamedTuple
+
+from ...core.commands import Command, Script, batched
+from ...core.operations import Service, Steps, asynchronous, operation
+from ...errors import InvalidArgument
+from .gauges import MAX_FRESH, Snapshot, count_queues, read_snapshot, store_snapshot
+from .keys import RESOLUTIONS, HistoryKeys, Resolution, Series, seconds_of
+
+#: series that are read in one round trip, at most
+MAX_READ = 20
+
+
+class Period(NamedTuple):
+    """How a period that ends now is shown."""
+
+    resolution: Resolution
+    #: seconds of a point: those of a slot, or a multiple
+    step: int
+    #: points, at most
+    points: int
+
+    @property
+    def seconds(self) -> int:
+        """How long it is."""
+        return self.step * self.points
+
+
+_FINE, _MINUTES, _QUARTERS = RESOLUTIONS
+PERIODS = {
+    "hour": Period(_FINE, 10, 360),
+    "day": Period(_MINUTES, 240, 360),
+    "fortnight": Period(_QUARTERS, 3600, 336),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """What was recorded in one step of a period."""
+
+    #: its beginning
+    moment: datetime
+    #: column → number: the sum of counts (ran, failed), the highest of all else in the step. Percentiles of
+    #: durations (wait50, wait95, run50, run95) are seconds, at most 19 % too high; None: nothing ran
+    values: Mapping[str, float | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """What was recorded of a series in a period."""
+
+    series: Series
+    #: seconds of a point
+    step: int
+    #: beginning of the first and of the last step of the period
+    first: datetime
+    last: datetime
+    #: the oldest first. A step without changes, or in which nothing was recorded, has none
+    points: list[Point]
+
+    def column(self, name: str) -> Iterator[tuple[datetime, float | None]]:
+        """The numbers of a column at all steps of the period; None where there is none."""
+        known = {point.moment.timestamp(): point.values.get(name) for point in self.points}
+        first, last = int(self.first.timestamp()), int(self.last.timestamp())
+        for moment in range(first, last + 1, self.step):
+            yield _moment(moment), known.get(moment)
+
+
+class History(Service):
+    """What was recorded of queues, tasks, timers and servers at an alias.
+
+    >>> [line] = History().lines([Series("queue", "mail")], "hour")
+    >>> line.points
+    []
+    """
+
+    @operation
+    def lines(self, series: Sequence[Series], period: str = "hour") -> Steps[list[Line]]:
+        """What was recorded of up to 20 series in a period that ends now: "hour", "day" or "fortnight". One
+        round trip.
+
+        Raises InvalidArgument for another period, and for more series.
+        """
+        if period not in PERIODS:
+            raise InvalidArgument(f"period must be one of {', '.join(PERIODS)}, not {period!r:.60}.")
+        if len(series) > MAX_READ:
+            raise InvalidArgument(f"series must be at most {MAX_READ}, not {len(series)}.")
+        if not series:
+            return []
+        chosen = PERIODS[period]
+        replies = yield [self._read(one, chosen) for one in series]
+        return [_line(one, chosen, *reply) for one, reply in zip(series, replies, strict=True)]
+
+    alines = asynchronous(lines)
+
+    @operation
+    def now(self) -> Steps[Snapshot]:
+        """The latest gauges of all queues and servers, with their age, in one round trip."""
+        return (yield from read_snapshot(self._prefix))
+
+    anow = asynchronous(now)
+
+    @operation
+    def refresh(self) -> Steps[Snapshot]:
+        """Count up to 200 queues and store them as the snapshot, as a poller does every ten seconds; returns
+        the new snapshot, which has no servers. For readers that find no recent one."""
+        yield from store_snapshot(self._prefix, (yield from count_queues(self._using, MAX_FRESH)))
+        return (yield from read_snapshot(self._prefix))
+
+    arefresh = asynchronous(refresh)
+
+    @operation
+    def series(self, kind: str = "") -> Steps[list[Series]]:
+        """What was recorded within two weeks, in the order of the names; all, or those of a kind: "queue",
+        "task", "timers" or "server"."""
+        names = yield Command("ZRANGE", HistoryKeys(self._prefix).series, 0, -1, reads=True)
+        found = sorted(name.decode() for name in names)
+        return [Series.parse(name) for name in found if not kind or name.startswith(f"{kind}:")]
+
+    aseries = asynchronous(series)
+
+    @operation
+    def refused(self) -> Steps[int]:
+        """How often something was not recorded because there are HISTORY_MAX_SERIES series."""
+        return int((yield Command("GET", HistoryKeys(self._prefix).refused, reads=True)) or 0)
+
+    arefused = asynchronous(refused)
+
+    def _read(self, series: Series, period: Period) -> Script:
+        keys, seconds = HistoryKeys(self._prefix), period.resolution.seconds
+        names = _names(series, period)
+        words = (" ".join(names), len(series.columns.counts), seconds, period.step, period.points)
+        name = str(series)
+        return Script("history/read", [keys.open(name, seconds), keys.slots(name, seconds)], words)
+
+
+def _names(series: Series, period: Period) -> tuple[str, ...]:
+    """The columns that are stored at the resolution of a period."""
+    columns = series.columns
+    return columns.names if period.resolution is _FINE else columns.names[: columns.coarse]
+
+
+def _line(series: Series, period: Period, now: int, flat: Sequence[int]) -> Line:
+    names = _names(series, period)
+    last = now // 1000 // period.step * period.step
+    first = last - (period.points - 1) * period.step
+    points = [_point(series, names, row) for row in batched(flat, 1 + len(names))]
+    return Line(series, period.step, _moment(first), _moment(last), points)
+
+
+def _point(series: Series, names: Sequence[str], row: Sequence[int]) -> Point:
+    values: dict[str, float | None] = dict(zip(names, row[1:], strict=True))
+    for name in series.columns.percentiles:
+        values[name] = seconds_of(int(values[name] or 0))
+    return Point(_moment(row[0]), values)
+
+
+def _moment(seconds: int) -> datetime:
+    return datetime.fromtimestamp(seconds, UTC)
