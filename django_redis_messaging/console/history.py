@@ -88,8 +88,9 @@ class HistoryPage(ConsolePage):
         if period not in PERIODS:
             raise Problem(problems.INVALID)
         name = request.GET.get("series", "")
-        context = self.one(name, period) if name else self.all(period)
-        chosen = {"series": name} if name else {"kind": context["kind"]}
+        kind = request.GET.get("kind", "queue")
+        context = self.one(name, period) if name else self.all(kind, period)
+        chosen = {"series": name} if name else {"kind": kind}
         periods = [(NAMES[one], self.url("history", period=one, **chosen), one == period) for one in PERIODS]
         return self.page({"periods": periods, **context})
 
@@ -116,9 +117,9 @@ class HistoryPage(ConsolePage):
         shown = Table(table.head, table.rows[:MAX_ROWS])
         return chart(curves, title, kind=drawing.kind, unit=drawing.unit), shown
 
-    def all(self, period: str) -> dict[str, object]:
+    def all(self, kind: str, period: str) -> dict[str, object]:
         """A page of the series of a kind, with small charts."""
-        kind, after = self.request.GET.get("kind", "queue"), self.request.GET.get("after", "")
+        after = self.request.GET.get("after", "")
         if kind not in KINDS:
             raise Problem(problems.INVALID)
         names = [one for one in History().series(kind) if str(one) > after]
@@ -133,7 +134,7 @@ class HistoryPage(ConsolePage):
             next_url=self.url("history", kind=kind, after=following, period=period) if following else "",
         )
         kinds = [(TITLES[one], self.url("history", kind=one, period=period), one == kind) for one in TITLES]
-        return {"page_title": _("History"), "kinds": kinds, "kind": kind, "tables": [table]}
+        return {"page_title": _("History"), "kinds": kinds, "tables": [table]}
 
     def row(self, line: Line, period: str) -> Row:
         """A series."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from django.contrib.auth import get_user_model
 from django.core.exceptions import ValidationError
@@ -78,7 +79,7 @@ class SearchPage(ConsolePage):
 
     def users(self, text: str) -> Iterator[tuple[Thing, str]]:
         """The mailboxes of the users whose user names contain the text, or whose primary key it is."""
-        model = get_user_model()
+        model: Any = get_user_model()
         identity = identities.current()
         users = model._default_manager.filter(**{f"{model.USERNAME_FIELD}__icontains": text})[:MAX_USERS]
         found = {identity.member_id(user): identity.label(user) for user in users}

@@ -236,8 +236,8 @@ class TestPace:
     def test_idle_poller_sends_few_commands(
         self, queues: int, lasting: EmbeddedServer, connect: Connect
     ) -> None:
-        """Although something of the last queue is due every 10 ms. Without a history, for which a poller counts
-        each queue once in ten seconds."""
+        """Although something of the last queue is due every 10 ms. Without a history, for which a poller
+        counts each queue once in ten seconds."""
         connect(lasting, HISTORY_MAX_SERIES=0)
         for number in range(queues):
             DelayQueue(f"q{number}").push("job", delay=3600)
