@@ -64,7 +64,14 @@ from .services.mailboxes import (
     notify_many,
 )
 from .services.rates import Decision, Rate, RateLimit
-from .services.rwlocks import ReadLock, ReadWriteLock, ReadWriteLockHolder, ReadWriteLockInfo, WriteLock
+from .services.rwlocks import (
+    ReadLock,
+    ReadWriteLock,
+    ReadWriteLockHolder,
+    ReadWriteLockInfo,
+    ReadWriteLockWaiter,
+    WriteLock,
+)
 from .services.semaphores import Semaphore, SemaphoreHolder, SemaphoreInfo, SemaphoreWaiter
 from .services.users.forgetting import aforget, forget
 from .services.users.privacy import Blocks, Choice, Choices
@@ -121,6 +128,7 @@ __all__ = [  # noqa: RUF022 (grouped: this is the table of contents)
     "WriteLock",
     "ReadWriteLockInfo",
     "ReadWriteLockHolder",
+    "ReadWriteLockWaiter",
     "Semaphore",
     "SemaphoreInfo",
     "SemaphoreHolder",

@@ -306,6 +306,7 @@ def locks() -> Iterator[Case]:
     yield "Semaphore.info", pool.info
     yield "Semaphore.set_limit", lambda: pool.set_limit(2)
     yield "Semaphore.release", pool.release, lambda: pool.info().held or pool.acquire()
+    yield "Semaphore.release_holder", lambda: pool.release_holder("host:1:0")
     shelf = ReadWriteLock("shelf")
     for name, side in (("ReadLock", shelf.read), ("WriteLock", shelf.write)):
         yield f"{name}.acquire", side.acquire, lambda side=side: side.owned() and side.release()
@@ -313,6 +314,8 @@ def locks() -> Iterator[Case]:
         yield f"{name}.owned", side.owned
         yield f"{name}.release", side.release, lambda side=side: side.owned() or side.acquire()
     yield "ReadWriteLock.info", shelf.info
+    yield "ReadWriteLock.waiting", shelf.waiting
+    yield "ReadWriteLock.release_holder", lambda: shelf.release_holder("host:1:0")
 
 
 def rates() -> Iterator[Case]:

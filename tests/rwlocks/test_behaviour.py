@@ -387,3 +387,43 @@ def test_bad_arguments(case: str) -> None:
     with pytest.raises(error, match=words):
         act()
     assert all_keys() == []
+
+
+class TestHolders:
+    async def test_the_queue_is_listed_in_its_order(self, without_polling: None, call: Call) -> None:
+        writer = side("write")
+        assert await call(writer, "acquire")
+        bodies = [joined(name, token) for name, token in (("read", "a"), ("write", "b"), ("read", "c"))]
+        waiting = await call(catalogue(), "waiting")
+        assert [(one.token, one.writes) for one in waiting] == [("a", False), ("b", True), ("c", False)]
+        assert [one.since for one in waiting] == sorted(one.since for one in waiting)
+        assert [one.token for one in await call(catalogue(), "waiting", limit=2)] == ["a", "b"]
+        [holder] = (await call(catalogue(), "info")).holders
+        assert holder.acquired_at <= waiting[0].since < holder.expires_at
+        for body in bodies:
+            body.close()
+
+    async def test_a_holder_is_evicted_and_no_other(self, without_polling: None, call: Call) -> None:
+        """The writer that waits for both readers gets the lock after the second one only."""
+        readers = [side("read"), side("read")]
+        tokens = []
+        for reader in readers:
+            assert await call(reader, "acquire")
+            tokens.append(reader._holding.token.decode())
+        body = joined("write", "w")
+        lock = catalogue()
+        assert not await call(lock, "release_holder", "w"), "it waits, and holds nothing"
+        assert await call(lock, "release_holder", tokens[0])
+        assert not await call(lock, "release_holder", tokens[0])
+        assert [one.token for one in (await call(lock, "info")).holders] == [tokens[1]]
+        assert server().xlen(keys().gate) == 0, "nobody is woken"
+        assert not polled(body)
+        with pytest.raises(LockNotOwnedError):
+            await call(readers[0], "release")
+        assert await call(readers[1], "owned")
+        assert await call(lock, "release_holder", tokens[1])
+        assert server().xlen(keys().gate) == 1, "the writer is woken"
+        assert polled(body)
+        with pytest.raises(LockNotOwnedError):
+            await call(readers[1], "extend")
+        assert (await call(lock, "info")).writer == "w"

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from django_redis_messaging import Semaphore, SemaphoreError, SemaphoreInfo, conf
+from django_redis_messaging import PermitLost, Semaphore, SemaphoreError, SemaphoreInfo, conf
 from django_redis_messaging.services.semaphores import semaphore as semaphores
 from django_redis_messaging.services.semaphores.semaphore import Permit, SemaphoreKeys
 
@@ -459,3 +459,21 @@ class TestBadInput:
         with pytest.raises(ValueError, match="limit"):
             await printer().aset_limit(-1)
         assert all_keys() == []
+
+
+class TestHolders:
+    async def test_a_permit_is_taken_away_and_no_other(self, without_polling: None, call: Call) -> None:
+        """The first client that waits gets it, and the holder learns that it is lost."""
+        one, other, body = taken(2), taken(2), joined("waiting")
+        [evicted], [kept] = one._owners.current.tokens, other._owners.current.tokens
+        assert not await call(printer(), "release_holder", "waiting"), "it holds nothing"
+        assert polled(body) is None
+        assert await call(printer(), "release_holder", evicted)
+        assert server().xlen(keys().gate) == 1, "the client is woken"
+        assert not await call(printer(), "release_holder", evicted)
+        assert polled(body)
+        assert {one.token for one in await call(printer(), "holders")} == {kept, "waiting"}
+        assert not await call(one, "refresh")
+        with pytest.raises(PermitLost):
+            await call(one, "release")
+        assert await call(printer(), "info") == info(2, 2, 0)

@@ -1,5 +1,19 @@
 """Read-write locks: many readers or one writer at a time, across processes."""
 
-from .rwlock import ReadLock, ReadWriteLock, ReadWriteLockHolder, ReadWriteLockInfo, WriteLock
+from .rwlock import (
+    ReadLock,
+    ReadWriteLock,
+    ReadWriteLockHolder,
+    ReadWriteLockInfo,
+    ReadWriteLockWaiter,
+    WriteLock,
+)
 
-__all__ = ["ReadLock", "ReadWriteLock", "ReadWriteLockHolder", "ReadWriteLockInfo", "WriteLock"]
+__all__ = [
+    "ReadLock",
+    "ReadWriteLock",
+    "ReadWriteLockHolder",
+    "ReadWriteLockInfo",
+    "ReadWriteLockWaiter",
+    "WriteLock",
+]

@@ -18,7 +18,9 @@
 -- The keys of a read-write lock, in the order of all its scripts. To acquire and release it, they name the keys
 -- themselves, since the table would take 2 % of their time.
 local function rwlock_at(keys)
-  return {holders = keys[1], grants = keys[2], alive = keys[5]}
+  return {
+    holders = keys[1], grants = keys[2], readers = keys[3], writers = keys[4], alive = keys[5], gate = keys[6],
+  }
 end
 
 local DAY = 86400000 -- ms

@@ -24,7 +24,7 @@ from ...errors import (
     LockNotOwnedError,
     MessagingError,
 )
-from ..common.arguments import Duration, callback, flag, milliseconds, to_datetime
+from ..common.arguments import Duration, callback, count, flag, milliseconds, to_datetime
 from ..common.leases import Leasable, Owners, RenewedLease, new_token
 from ..common.waiters import waiters
 from ..locks.lock import Attempt, Holding, seconds_to_wait
@@ -43,6 +43,8 @@ WAITER_TTL = 1000
 LEAVE_DEADLINE = 1.0
 #: maximum number of holders that `info` lists
 MAX_LISTED = 100
+#: maximum number of waiting clients in a list
+MAX_QUEUE = 500
 
 
 class ReadWriteLockKeys:
@@ -99,6 +101,20 @@ class ReadWriteLockHolder:
     """Identifies the holder: host, process id and a random part."""
     expires_at: datetime
     """When its lease ends."""
+    acquired_at: datetime
+    """When it acquired the lock."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ReadWriteLockWaiter:
+    """A client that waits to read or to write."""
+
+    token: str
+    """Identifies the client: host, process id and a random part."""
+    since: datetime
+    """When it began to wait."""
+    writes: bool
+    """Whether it waits to write."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -464,6 +480,41 @@ class ReadWriteLock(Service):
 
     ainfo = asynchronous(info)
 
+    @operation
+    def waiting(self, *, limit: int = 100) -> Steps[list[ReadWriteLockWaiter]]:
+        """Up to `limit` (at most 500) waiting clients, in the order of their arrival.
+
+        >>> ReadWriteLock("catalogue").waiting()
+        []
+        """
+        size = count(limit, "limit", maximum=MAX_QUEUE)
+        readers, writers = yield Script("rwlocks/waiting", self._keys.all, [size])
+        queue = [(int(ticket), token, False) for token, ticket in batched(readers, 2)]
+        queue += [(int(ticket), token, True) for token, ticket in batched(writers, 2)]
+        return [
+            ReadWriteLockWaiter(token=token.decode(), since=to_datetime(ticket / 1000), writes=writes)
+            for ticket, token, writes in sorted(queue)[:size]
+        ]
+
+    awaiting = asynchronous(waiting)
+
+    @operation
+    def release_holder(self, holder: str) -> Steps[bool]:
+        """Release the lock for another client that reads or writes, for example one that hangs; `holder` is
+        its token, as in `info`. Returns False if that client doesn't hold the lock any more.
+
+        >>> stuck = ReadWriteLock("catalogue")
+        >>> stuck.write.acquire()
+        True
+        >>> stuck.release_holder(stuck.info().writer)
+        True
+        """
+        # Neither the holder nor a repeat after a lost reply can recognize this release.
+        args = (checked(holder, "holder"),)
+        return bool((yield Script("rwlocks/evict", self._keys.all, args, once=True)))
+
+    arelease_holder = asynchronous(release_holder)
+
 
 def info_script(keys: ReadWriteLockKeys, *, holders: int = MAX_LISTED) -> Script:
     """The script that reads the state of a read-write lock, and lists up to so many holders."""
@@ -480,8 +531,12 @@ def parse_info(reply: list[Any]) -> ReadWriteLockInfo:
         waiting=waiting,
         fence=int(fence),
         holders=tuple(
-            ReadWriteLockHolder(token=token.decode(), expires_at=to_datetime(int(us) / 1000))
-            for token, us in batched(holders, 2)
+            ReadWriteLockHolder(
+                token=token.decode(),
+                expires_at=to_datetime(int(us) / 1000),
+                acquired_at=to_datetime(int(fence_drawn) / 1000),
+            )
+            for token, us, fence_drawn in batched(holders, 3)
         ),
     )
 

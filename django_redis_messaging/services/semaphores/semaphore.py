@@ -307,6 +307,23 @@ class Semaphore(Leasable):
     awaiting = asynchronous(waiting)
 
     @operation
+    def release_holder(self, holder: str) -> Steps[bool]:
+        """Release a permit for its holder, for example one that hangs; `holder` is its token, as in
+        `holders`. Returns False if that client doesn't hold a permit any more.
+
+        >>> stuck = Semaphore("printer", 1)
+        >>> stuck.acquire()
+        True
+        >>> stuck.release_holder(stuck.holders()[0].token)
+        True
+        """
+        # Neither the holder nor a repeat after a lost reply can recognize this release.
+        args = (checked(holder, "holder"),)
+        return bool((yield Script("semaphores/evict", self._keys.all, args, once=True)))
+
+    arelease_holder = asynchronous(release_holder)
+
+    @operation
     def _acquire(self, permit: Permit, seconds: float) -> Steps[bool]:
         ends = monotonic() + seconds
         reply = yield from self._poll(permit, waits=seconds > 0)
