@@ -86,15 +86,19 @@ def list_locks(using: str, prefix: str) -> Iterator[ListedLock]:
     """
     found = (parse_fence_key(prefix, key) for key in scan_keys(using, fence_pattern(prefix)))
     for page in batched((lock for lock in found if lock is not None), PAGE):
-        states = perform(using, _read_locks(prefix, [key for _, key in page]))
-        for (name, key), info in zip(page, states, strict=True):
-            if info.holder is not None or info.waiting:
-                yield ListedLock(name, info, None if key == lock_key(prefix, name) else key)
+        yield from perform(using, read_locks(prefix, page))
 
 
-def _read_locks(prefix: str, keys: Sequence[str]) -> Steps[list[LockInfo]]:
-    replies = yield [Script("locks/info", LockKeys(prefix, key).all, [MAX_WAITERS]) for key in keys]
-    return [parse_info(reply) for reply in replies]
+def read_locks(prefix: str, locks: Sequence[tuple[str, str]]) -> Steps[list[ListedLock]]:
+    """Those of the locks, pairs of name and key, that are held or waited for."""
+    if not locks:
+        return []
+    replies = yield [Script("locks/info", LockKeys(prefix, key).all, [MAX_WAITERS]) for _, key in locks]
+    states = [
+        ListedLock(name, parse_info(reply), None if key == lock_key(prefix, name) else key)
+        for (name, key), reply in zip(locks, replies, strict=True)
+    ]
+    return [one for one in states if one.info.holder is not None or one.info.waiting]
 
 
 def list_semaphores(using: str, prefix: str) -> Iterator[ListedSemaphore]:
@@ -102,16 +106,20 @@ def list_semaphores(using: str, prefix: str) -> Iterator[ListedSemaphore]:
     begin, end = f"{prefix}:{FORMAT}:{{semaphore:", "}:limit"
     found = (unquote(key.removeprefix(begin).removesuffix(end)) for key in scan_keys(using, f"{begin}*{end}"))
     for names in batched(found, PAGE):
-        for listed in perform(using, _read_semaphores(prefix, names)):
+        for listed in perform(using, read_semaphores(prefix, names)):
             if listed.info.held or listed.info.waiting:
                 yield listed
 
 
-def _read_semaphores(prefix: str, names: Sequence[str]) -> Steps[list[ListedSemaphore]]:
+def read_semaphores(prefix: str, names: Sequence[str]) -> Steps[list[ListedSemaphore]]:
+    """The semaphores with these names whose limits are stored, whether or not they are in use."""
+    if not names:
+        return []
     replies = yield [info_script(SemaphoreKeys(prefix, name)) for name in names]
     return [
-        ListedSemaphore(name, SemaphoreInfo(limit=int(limit or 0), held=held, waiting=waiting))
+        ListedSemaphore(name, SemaphoreInfo(limit=int(limit), held=held, waiting=waiting))
         for name, (limit, held, waiting, *_) in zip(names, replies, strict=True)
+        if limit is not None
     ]
 
 
@@ -120,14 +128,19 @@ def list_rwlocks(using: str, prefix: str) -> Iterator[ListedReadWriteLock]:
     begin, end = f"{prefix}:{FORMAT}:{{rwlock:", "}:grants"
     found = (unquote(key.removeprefix(begin).removesuffix(end)) for key in scan_keys(using, f"{begin}*{end}"))
     for names in batched(found, PAGE):
-        for name, info in zip(names, perform(using, _read_rwlocks(prefix, names)), strict=True):
-            if info.holders or info.waiting:
-                yield ListedReadWriteLock(name, info)
+        yield from perform(using, read_rwlocks(prefix, names))
 
 
-def _read_rwlocks(prefix: str, names: Sequence[str]) -> Steps[list[ReadWriteLockInfo]]:
+def read_rwlocks(prefix: str, names: Sequence[str]) -> Steps[list[ListedReadWriteLock]]:
+    """Those of the read-write locks with these names that are held or waited for."""
+    if not names:
+        return []
     replies = yield [rwlock_info(ReadWriteLockKeys(prefix, name), holders=MAX_HOLDERS) for name in names]
-    return [parse_rwlock_info(reply) for reply in replies]
+    states = [
+        ListedReadWriteLock(name, parse_rwlock_info(reply))
+        for name, reply in zip(names, replies, strict=True)
+    ]
+    return [one for one in states if one.info.holders or one.info.waiting]
 
 
 def list_latches(using: str, prefix: str) -> Iterator[ListedLatch]:
@@ -135,14 +148,16 @@ def list_latches(using: str, prefix: str) -> Iterator[ListedLatch]:
     begin, end = f"{prefix}:{FORMAT}:{{latch:", "}:state"
     found = (unquote(key.removeprefix(begin).removesuffix(end)) for key in scan_keys(using, f"{begin}*{end}"))
     for names in batched(found, PAGE):
-        for name, info in zip(names, perform(using, _read_latches(prefix, names)), strict=True):
-            if info is not None:
-                yield ListedLatch(name, info)
+        yield from perform(using, read_latches(prefix, names))
 
 
-def _read_latches(prefix: str, names: Sequence[str]) -> Steps[list[LatchInfo | None]]:
+def read_latches(prefix: str, names: Sequence[str]) -> Steps[list[ListedLatch]]:
+    """Those of the latches with these names that exist."""
+    if not names:
+        return []
     replies = yield [info_command(LatchKeys(prefix, name)) for name in names]
-    return [parse_latch(reply) for reply in replies]
+    states = [(name, parse_latch(reply)) for name, reply in zip(names, replies, strict=True)]
+    return [ListedLatch(name, info) for name, info in states if info is not None]
 
 
 def list_file_channels(using: str, prefix: str) -> Iterator[ListedFileChannel]:

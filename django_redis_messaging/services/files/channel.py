@@ -224,20 +224,8 @@ class FileChannel(Service):
         >>> FileChannel("nothing").stats() is None
         True
         """
-        reply = yield Script("files/stats", self._keys.all)
-        if reply is None:
-            return None
-        used, limit, final, places, files, consumers = reply
-        leases = [lease_key(self._prefix, self.channel, name.decode()) for name, *_ in consumers]
-        held = yield [Command("EXISTS", key, reads=True) for key in leases]
-        return FileStats(
-            files=files,
-            bytes=int(used or 0),
-            max_bytes=int(limit or 0),
-            final=final is not None,
-            open_places=int(places or 0),
-            consumers=sorted(map(_consumer_stats, consumers, held), key=lambda consumer: consumer.name),
-        )
+        [found] = yield from read_stats(self._prefix, [self.channel])
+        return found
 
     astats = asynchronous(stats)
 
@@ -516,6 +504,34 @@ class MustWait(NamedTuple):
     """There is no space, or not all files are freed: wait for an entry after this one in `space`."""
 
     entry: int
+
+
+def read_stats(prefix: str, channels: Sequence[str]) -> Steps[list[FileStats | None]]:
+    """The state of each channel; None for one that doesn't exist."""
+    if not channels:
+        return []
+    replies = yield [Script("files/stats", FileChannelKeys(prefix, one).all) for one in channels]
+    leases = [
+        lease_key(prefix, channel, name.decode())
+        for channel, reply in zip(channels, replies, strict=True)
+        for name, *_ in (reply[5] if reply else [])
+    ]
+    held = iter((yield [Command("EXISTS", key, reads=True) for key in leases]) if leases else [])
+    return [None if reply is None else _parse_stats(reply, held) for reply in replies]
+
+
+def _parse_stats(reply: Sequence[Any], held: Iterator[int]) -> FileStats:
+    """The reply of files/stats.lua, and whether the leases of its consumers are held."""
+    used, limit, final, places, files, consumers = reply
+    found = [_consumer_stats(consumer, next(held)) for consumer in consumers]
+    return FileStats(
+        files=files,
+        bytes=int(used or 0),
+        max_bytes=int(limit or 0),
+        final=final is not None,
+        open_places=int(places or 0),
+        consumers=sorted(found, key=lambda consumer: consumer.name),
+    )
 
 
 def _consumer_stats(consumer: list[Any], held: int) -> ConsumerStats:

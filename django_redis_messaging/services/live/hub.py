@@ -124,6 +124,11 @@ class Hub:
         """How many streams are open."""
         return self._registry.size
 
+    @property
+    def users(self) -> list[str]:
+        """Those who have streams."""
+        return list(self._registry.users)
+
     def count_streams(self, user: str) -> int:
         """How many of them are the user's."""
         return len(self._registry.streams_of(user))

@@ -83,9 +83,14 @@ class MailboxKeys:
         return [self.tag + ":requests:0", self.tag + ":requests:1"]
 
     @functools.cached_property
+    def peeking(self) -> tuple[str, ...]:
+        """The first keys, for reading mails without a cursor."""
+        return (self.newest, self.ids, self.mail, self.marked)
+
+    @functools.cached_property
     def changing(self) -> tuple[str, ...]:
         """The first keys, for changes that need no request."""
-        return (self.newest, self.ids, self.mail, self.marked, self.groups, self.lost)
+        return (*self.peeking, self.groups, self.lost)
 
     @functools.cached_property
     def sending(self) -> tuple[str, ...]:
@@ -317,7 +322,7 @@ class Mailbox(Service):
                 *cursor,
                 count(limit, "limit"),
                 read_filter,
-                *_limits(),
+                *limits(),
             ),
         )
         return make_page(reply, after)
@@ -345,7 +350,7 @@ class Mailbox(Service):
         unread = 0
         for page in batched(_checked_ids(ids)):
             made = request(None)  # so that a repeat after a lost reply returns the first number
-            unread += yield Script("mailboxes/mark", self._keys.sending, (made, window(), *_limits(), *page))
+            unread += yield Script("mailboxes/mark", self._keys.sending, (made, window(), *limits(), *page))
         return unread
 
     amark_read = asynchronous(mark_read)
@@ -364,7 +369,7 @@ class Mailbox(Service):
 
         None if a reply was lost and the retry found no such mail: this call may have removed it.
         """
-        args = (checked_id(id, "id"), *_limits())
+        args = (checked_id(id, "id"), *limits())
         return settled((yield Script("mailboxes/discard", self._keys.changing, args, settles=True)))
 
     adiscard = asynchronous(discard)
@@ -372,7 +377,7 @@ class Mailbox(Service):
     @operation
     def clear(self) -> Steps[int]:
         """Remove and ack all mail, read or not; returns how many mails were removed. Leaves no gap."""
-        args = (request(None), window(), *_limits())
+        args = (request(None), window(), *limits())
         return int((yield Script("mailboxes/clear", self._keys.sending, args)))
 
     aclear = asynchronous(clear)
@@ -402,7 +407,7 @@ def read_status(keys: MailboxKeys) -> Steps[MailboxStatus]:
 
 
 def _status(keys: MailboxKeys) -> Script:
-    return Script("mailboxes/status", keys.all_keys, _limits())
+    return Script("mailboxes/status", keys.all_keys, limits())
 
 
 def sending_arguments(
@@ -412,10 +417,10 @@ def sending_arguments(
     if group is not None:
         name(group, "group")
     content = encode_content(payload, sender, group)
-    return f"{sender or ''}\0{request(request_id)}", window(), content, group or "", *_limits()
+    return f"{sender or ''}\0{request(request_id)}", window(), content, group or "", *limits()
 
 
-def _limits() -> tuple[int, int]:
+def limits() -> tuple[int, int]:
     """The limits of a mailbox: number of mails, and their age in ms (0: none)."""
     settings = conf.current()
     return settings.MAILBOX_MAX_LENGTH, int((settings.MAILBOX_MAX_AGE or 0) * 1000)

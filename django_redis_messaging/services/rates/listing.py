@@ -5,8 +5,9 @@ There is no registry of the keys, so they are scanned.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 from urllib.parse import unquote
 
@@ -16,7 +17,7 @@ from ...core.encoding import name as checked
 from ...core.operations import Command, Script, Steps, perform
 from ...core.topology import literal_pattern
 from ...errors import InvalidArgument
-from ..common.scanning import scan_keys
+from ..common.scanning import scan_keys, scan_page
 from .rate_limit import (
     Rate,
     RateKeys,
@@ -94,12 +95,63 @@ def list_rates(
 ) -> Iterator[RateUse]:
     """The keys with uses that count, in no order: of all limits, or of this limit or key. `declared`: limits
     that are known besides those that the process has used. Raises Unavailable, InvalidArgument."""
-    for what, value in (("name", name), ("key", key)):
-        if value is not None:
-            checked(value, what)
     for found in batched(_find(using, prefix, name, key), PAGE):
         known = declared_limits() | {limit.name: limit for limit in declared}
         yield from perform(using, _read_uses(using, known, found))
+
+
+class RatePage(NamedTuple):
+    """A page of `page_rates`."""
+
+    uses: list[RateUse]
+    #: where the next page begins; empty: this is the last one
+    cursor: str
+
+
+def page_rates(
+    using: str,
+    prefix: str,
+    name: str | None = None,
+    key: str | None = None,
+    cursor: str = "",
+    *,
+    own: bool = False,
+    declared: Sequence[RateLimit] = (),
+) -> RatePage:
+    """What `list_rates` finds, in pages of bounded cost: see scanning.py. `own`: of the app's own limits,
+    else of those of the site."""
+    known = declared_limits() | {limit.name: limit for limit in declared}
+    return perform(using, _page(using, known, _search(prefix, name, key, own=own), cursor))
+
+
+def _page(using: str, known: Mapping[str, RateLimit], search: _Search, cursor: str) -> Steps[RatePage]:
+    page = yield from scan_page(using, search.pattern, cursor)
+    found = [one for redis_key in page.keys if (one := search.parse(redis_key)) is not None]
+    return RatePage((yield from _read_uses(using, known, found)), page.cursor)
+
+
+def read_rate(
+    using: str, prefix: str, name: str, key: str, *, declared: Sequence[RateLimit] = ()
+) -> RateUse | None:
+    """What a key has used of a limit; None if nothing counts. If this process doesn't know the limit, the use
+    may not be found among many keys."""
+    known = declared_limits() | {limit.name: limit for limit in declared}
+    return perform(using, _read_rate(using, prefix, known, name, key))
+
+
+def _read_rate(
+    using: str, prefix: str, known: Mapping[str, RateLimit], name: str, key: str
+) -> Steps[RateUse | None]:
+    periods = {longest_period(known[name])} if name in known else {0}
+    own = [rate_key(prefix, key, name.removeprefix(OWN))] if name.startswith(OWN) else []
+    keys = [RateKeys(prefix, checked(name, "name"), checked(key, "key"), one) for one in periods]
+    found = [_Found(name, key, one) for one in (keys[0].level, *(one.uses for one in keys), *own)]
+    uses = yield from _read_uses(using, known, found)
+    if not uses and name not in known and not own:
+        search = _search(prefix, name, key, own=False)
+        page = yield from scan_page(using, search.pattern, owner=keys[0].level)
+        uses = yield from _read_uses(using, known, [*filter(None, map(search.parse, page.keys))])
+    return uses[0] if uses else None
 
 
 def reset_rate(using: str, prefix: str, name: str, key: str, *, declared: Sequence[RateLimit] = ()) -> bool:
@@ -118,22 +170,49 @@ def _reset(keys: Sequence[str]) -> Steps[bool]:
     return any((yield [Command("DEL", key) for key in keys])) if keys else False
 
 
+class _Search(NamedTuple):
+    """How the keys of rate limits are found."""
+
+    pattern: str
+    #: what a key is for; None for a key of something else
+    parse: Callable[[str], _Found | None]
+
+
 def _find(using: str, prefix: str, name: str | None, key: str | None) -> Iterator[_Found]:
-    begin = f"{prefix}:{FORMAT}:{{rate:"
-    for redis_key in scan_keys(using, f"{begin}{_pattern(name)}:{_pattern(key)}}}:*"):
-        encoded_name, _, encoded_key = redis_key.removeprefix(begin).partition("}")[0].partition(":")
-        found = _Found(unquote(encoded_name), unquote(encoded_key), redis_key)
-        part, _, period = redis_key.partition("}:")[2].partition(":")
-        keys = RateKeys(prefix, found.name, found.key, int(period) if period.isdecimal() else 0)
-        expected = keys.level if part == "level" else keys.uses
-        if redis_key == expected and _are_names(found.name, found.key):
-            yield found
-    if name is None or name.startswith(OWN):
+    kinds = (False, True) if name is None or name.startswith(OWN) else (False,)
+    for search in (_search(prefix, name, key, own=own) for own in kinds):
+        yield from filter(None, map(search.parse, scan_keys(using, search.pattern)))
+
+
+def _search(prefix: str, name: str | None, key: str | None, *, own: bool) -> _Search:
+    """The search for keys of the app's own limits, or of those of the site."""
+    for what, value in (("name", name), ("key", key)):
+        if value is not None:
+            checked(value, what)
+    if own:
         begin, action = f"{prefix}:{FORMAT}:{{user:", None if name is None else name.removeprefix(OWN)
-        for redis_key in scan_keys(using, f"{begin}{_pattern(key)}}}:rate:{_pattern(action)}"):
-            user, _, used = map(unquote, redis_key.removeprefix(begin).partition("}:rate:"))
-            if redis_key == rate_key(prefix, user, used) and _are_names(used, user):
-                yield _Found(OWN + used, user, redis_key)
+        return _Search(
+            f"{begin}{_pattern(key)}}}:rate:{_pattern(action)}", partial(_parse_own, prefix, begin)
+        )
+    begin = f"{prefix}:{FORMAT}:{{rate:"
+    return _Search(f"{begin}{_pattern(name)}:{_pattern(key)}}}:*", partial(_parse_site, prefix, begin))
+
+
+def _parse_site(prefix: str, begin: str, redis_key: str) -> _Found | None:
+    encoded_name, _, encoded_key = redis_key.removeprefix(begin).partition("}")[0].partition(":")
+    found = _Found(unquote(encoded_name), unquote(encoded_key), redis_key)
+    part, _, period = redis_key.partition("}:")[2].partition(":")
+    if not _are_names(found.name, found.key):
+        return None
+    keys = RateKeys(prefix, found.name, found.key, int(period) if period.isdecimal() else 0)
+    return found if redis_key == (keys.level if part == "level" else keys.uses) else None
+
+
+def _parse_own(prefix: str, begin: str, redis_key: str) -> _Found | None:
+    user, _, used = map(unquote, redis_key.removeprefix(begin).partition("}:rate:"))
+    if not _are_names(used, user) or redis_key != rate_key(prefix, user, used):
+        return None
+    return _Found(OWN + used, user, redis_key)
 
 
 def _pattern(value: str | None) -> str:
@@ -150,6 +229,8 @@ def _are_names(name: str, key: str) -> bool:
 
 
 def _read_uses(using: str, declared: Mapping[str, RateLimit], page: Sequence[_Found]) -> Steps[list[RateUse]]:
+    if not page:
+        return []
     known = [_known(using, declared, found) for found in page]
     replies = yield [
         _counting(found) if state is None else state.step for found, state in zip(page, known, strict=True)
