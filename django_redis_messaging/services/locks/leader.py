@@ -23,6 +23,8 @@ from .lock import LEAVE_DEADLINE, Attempt, Lock, LockInfo
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
+#: the beginning of the name of the lock
+LEADER = "leader:"
 #: seconds between two checks of a waiting candidate whether it must stop
 STOP_INTERVAL = 0.2
 
@@ -52,7 +54,7 @@ class Leader(Service):
     ) -> None:
         super().__init__(using=using)
         self.name = checked(name, "name")
-        self._lock = LeaderLock(f"leader:{name}", timeout=timeout, renew=True, on_lost=on_lost, using=using)
+        self._lock = LeaderLock(LEADER + name, timeout=timeout, renew=True, on_lost=on_lost, using=using)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r})"
