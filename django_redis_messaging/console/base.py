@@ -104,7 +104,7 @@ class ConsolePage(View):
         """Whether the user may read what the thing contains."""
         return self.console.may_read(self.request.user, thing)
 
-    def url(self, name: str, *args: Any, **query: str) -> str:
+    def url(self, name: str, /, *args: Any, **query: str) -> str:
         """The URL of a page of the console, `messaging_NAME`, below the site through which this one was
         reached."""
         match = self.request.resolver_match

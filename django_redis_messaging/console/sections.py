@@ -19,6 +19,8 @@ SECTIONS = (
     Section("overview", _("Overview")),
     Section("locks", _("Locks")),
     Section("limits", _("Rate limits")),
+    Section("chats", _("Chats")),
+    Section("channels", _("Channels")),
     Section("history", _("History")),
     Section("audit", _("Audit trail")),
 )

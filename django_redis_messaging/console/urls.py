@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from django.urls import URLPattern, URLResolver, include, path
 
-from . import audit, coordination, history, overview, search
+from . import audit, channels, coordination, history, overview, search
 from .base import ConsolePage
 from .sections import SECTIONS
 
@@ -33,13 +33,30 @@ ROUTES: dict[str, list[Route]] = {
     ],
     "locks": [
         Route("", coordination.LocksPage, "locks"),
-        Route("release/", coordination.ReleaseLock, "release"),
+        Route("lock/", coordination.LockPage, "lock"),
+        Route("rwlock/", coordination.ReadWriteLockPage, "rwlock"),
+        Route("semaphore/", coordination.SemaphorePage, "semaphore"),
+        Route("latch/", coordination.LatchPage, "latch"),
+        Route("release/", coordination.Release, "release"),
+        Route("set-limit/", coordination.SetLimit, "set_limit"),
     ],
     "limits": [
         Route("", coordination.LimitsPage, "limits"),
+        Route("rate/", coordination.RatePage, "rate"),
         Route("reset/", coordination.ResetLimit, "reset"),
     ],
     "history": [Route("", history.HistoryPage, "history")],
+    "chats": [
+        Route("", channels.ChatsPage, "chats"),
+        Route("chat/", channels.ChatPage, "chat"),
+    ],
+    "channels": [
+        Route("", channels.ChannelsPage, "channels"),
+        Route("mailbox/", channels.MailboxPage, "mailbox"),
+        Route("broadcast/", channels.BroadcastPage, "broadcast"),
+        Route("files/", channels.FilesPage, "files"),
+        Route("directory/", channels.DirectoryPage, "directory"),
+    ],
     "audit": [Route("", audit.AuditPage, "audit")],
 }
 

@@ -1,12 +1,27 @@
-"""Fixtures: operators, and a site with the console in several places."""
+"""Fixtures: operators and their clients."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
 from django.test import Client
 
 from ..web.conftest import client_of, contexts, database, no_permissions, person, visit  # noqa: F401
+
+Sign = Callable[..., Client]
+
+
+@pytest.fixture
+def sign_in() -> Sign:
+    """Clients of users who are signed in, by name."""
+
+    def make(name: str, **fields: Any) -> Client:
+        return client_of(User.objects.create(username=name, **fields))
+
+    return make
 
 
 @pytest.fixture
