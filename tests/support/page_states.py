@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from django.contrib.auth.models import User
@@ -12,16 +12,9 @@ from playwright.sync_api import Page, Route, expect
 from django_redis_messaging import (
     Blocks,
     Chat,
-    Latch,
-    Lock,
-    RateLimit,
-    ReadWriteLock,
     RecentContacts,
-    Semaphore,
-    conf,
     notify,
 )
-from django_redis_messaging.services.rates.user_rates import UserRate
 from django_redis_messaging.web.digest_mailing import unsubscribe_token
 
 from .browser import open_menu, open_page
@@ -39,8 +32,6 @@ class World:
     crew: Chat
     unread: Chat
     direct: Chat
-    #: those that this process knows
-    limits: list[RateLimit] = field(default_factory=list)
 
 
 def build_world(person: Callable[..., User], *, staff: bool) -> World:
@@ -288,47 +279,3 @@ def message(page: Page, world: World) -> None:
 @state
 def not_found(page: Page, world: World) -> None:
     open_page(page, "room", "missing")
-
-
-def operate(world: World) -> None:
-    """Alice is an operator. Two keys are at their limits, one is of a limit that is not declared here; and a
-    lock is held and waited for."""
-    world.alice.is_superuser = True
-    world.alice.save()
-    login, export = world.limits = [RateLimit("login", "5/m"), RateLimit("export", "1/m, 10/d")]
-    login.take("203.0.113.7", 5)
-    login.take("2001:db8:85a3::8a2e:370:7334", 2)
-    export.take("ann.verylongname@subsidiary.example.org")
-    RateLimit("webhook", "1000/h", algorithm="window").take("shop-42", 12)
-    UserRate.of(str(world.alice.pk), "invite").take(3)
-    Lock("nightly report", timeout=3600).acquire(blocking=False)
-    Lock("stock", timeout=None, key=conf.prefix() + ":{shop}:stock").acquire(blocking=False)
-    Semaphore("exports", 3).acquire()
-    ReadWriteLock("catalogue", timeout=3600).read.acquire()
-    Latch("parts of the import", 12).count_down(5)
-
-
-@state
-def limits(page: Page, world: World) -> None:
-    operate(world)
-    open_page(page, "limits")
-    expect(page.get_by_role("button", name="Reset 203.0.113.7")).to_be_visible()
-
-
-@state
-def limits_filtered(page: Page, world: World) -> None:
-    operate(world)
-    open_page(page, "limits", query="?name=logout&key=ann")
-
-
-@state
-def locks(page: Page, world: World) -> None:
-    operate(world)
-    open_page(page, "locks")
-
-
-@state
-def release(page: Page, world: World) -> None:
-    locks(page, world)
-    page.get_by_role("button", name="Release… nightly report").click()
-    expect(page.get_by_role("heading", name="Release this lock?")).to_be_visible()

@@ -144,8 +144,6 @@ def room(person: Person) -> Room:
     """A chat with a message by the owner, then one by the member. The former member has left."""
     people = {name: person(name) for name in ("outsider", "former", "member", "owner")}
     people["staff"] = person("staff", is_staff=True)
-    people["owner"].is_superuser = True
-    people["owner"].save()
     ids = {name: str(user.pk) for name, user in people.items()}
     chat = Chat.create(ids["owner"], [ids["member"], ids["former"]], "From the owner", title="Room")
     chat.send(ids["member"], "From the member")

@@ -16,7 +16,7 @@ from django.test import Client, RequestFactory
 from django.urls import URLPattern, reverse
 from pytest_django import DjangoAssertNumQueries, Settings
 
-from django_redis_messaging import Chat, ConfigurationError, Lock, RateLimit
+from django_redis_messaging import Chat, ConfigurationError
 from django_redis_messaging.services.directories import Directory
 from django_redis_messaging.urls import urlpatterns
 from django_redis_messaging.web import identity, views
@@ -44,8 +44,6 @@ class Row(NamedTuple):
 
 #: for all signed-in users
 SIGNED_IN = (401, 200, 200, 200, 200, 200)
-#: for operators, which the owner of the chat is
-OPERATORS = (401, 403, 403, 403, 200, 403)
 #: for members of the chat
 MEMBERS = (401, 404, 404, 200, 200, 404)
 
@@ -67,11 +65,6 @@ TABLE: dict[tuple[str, str], Row] = {
     ("person", "get"): Row(*SIGNED_IN, {"id": "OTHER_USER"}),
     ("session", "get"): Row(*SIGNED_IN),
     ("live", "get"): Row(401, 501, 501, 501, 501, 501),  # the test client is no ASGI server
-    ("limits", "get"): Row(*OPERATORS),
-    ("reset_limit", "post"): Row(*OPERATORS, {"name": "login", "key": "ann"}),
-    ("locks", "get"): Row(*OPERATORS),
-    ("release_lock", "get"): Row(*OPERATORS, {"name": "nightly"}),
-    ("release_lock", "post"): Row(*OPERATORS, {"name": "nightly", "holder": "HOLDER"}),
     ("details", "get"): Row(*MEMBERS),
     ("search", "get"): Row(*MEMBERS, {"q": "From"}),
     ("member_suggest", "get"): Row(*MEMBERS, {"q": "o"}),
@@ -140,13 +133,7 @@ def ask(room: Room, role: str, name: str, method: str, *, json: bool, chat_id: s
             room.chat.leave(third)
         else:
             room.chat.join(third, by=owner)
-    if name == "release_lock":
-        Lock("nightly").acquire(blocking=False, token="the holder")
-    if name == "reset_limit":
-        RateLimit("login", "5/m").take("ann")
-    stand_ins = {
-        "OTHER_USER": owner if role == "former" else third, "OTHER_MEMBER": third, "HOLDER": "the holder",
-    }  # fmt: skip
+    stand_ins = {"OTHER_USER": owner if role == "former" else third, "OTHER_MEMBER": third}
     data = {key: stand_ins.get(value, value) for key, value in TABLE[name, method].data.items()}
     client = room.client(role, json=json)
     answer = getattr(client, method)(address(name, chat_id or room.chat.id), data)

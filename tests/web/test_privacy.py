@@ -56,7 +56,7 @@ def test_to_the_blocker_the_chat_is_gone(direct: Room, name: str, method: str) -
 
 
 #: views that show for how long something has lasted
-TIMES = {"session", "limits", "locks"}
+TIMES = {"session"}
 
 
 def test_no_page_changes_for_the_blocked_person(direct: Room) -> None:

@@ -25,12 +25,12 @@ from django.utils.functional import SimpleLazyObject
 from pytest_django import Settings
 
 import django_redis_messaging
-from django_redis_messaging.admin import ChatsEntry, LocksEntry
+from django_redis_messaging.console.sections import SECTIONS
 from django_redis_messaging.urls import urlpatterns
 from django_redis_messaging.web.views.people import ContactsView
 
 from ..support import content_policies
-from .conftest import Alone, Members, Room, client_of, code
+from .conftest import Members, Room, client_of, code
 
 PACKAGE = Path(str(django_redis_messaging.__file__)).parent
 PAGES = ("chats", "new", "contacts", "notifications", "room", "add")
@@ -339,18 +339,6 @@ class TestLayoutSetting:
         assert answer.status_code == 404
         assert self.title(answer.content.decode()) == "E-mail | Messages - Our site"
 
-    def test_operators_of_the_admin_have_its_layout(self, room: Room, base: None, settings: Settings) -> None:
-        for name in ("limits", "locks"):
-            assert "Our site" in room.client("owner").get(reverse(f"messaging:{name}")).content.decode()
-        room.people["owner"].is_staff = True
-        room.people["owner"].save()
-        for name in ("limits", "locks"):
-            text = room.client("owner").get(reverse(f"messaging:{name}")).content.decode()
-            assert "Our site" not in text and 'id="nav-sidebar"' in text
-        assert "Our site" in page(room, "chats")
-        settings.ROOT_URLCONF = Alone
-        assert "Our site" in room.client("owner").get(reverse("messaging:limits")).content.decode()
-
     def test_templates_of_the_site_for_single_pages(
         self, room: Room, base: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     ) -> None:
@@ -375,23 +363,23 @@ class TestAdmin:
     def test_the_index_has_an_entry_that_redirects_to_the_pages(self, member: Members) -> None:
         boss = client_of(member("boss", is_staff=True, is_superuser=True))
         text = boss.get(reverse("admin:index")).content.decode()
-        link = reverse("admin:django_redis_messaging_chats_changelist")
+        link = reverse("admin:django_redis_messaging_messages_changelist")
         assert f'href="{link}"' in text
         assert boss.get(link)["Location"] == reverse("messaging:chats")
-        for name in ("limits", "locks"):
-            link = reverse(f"admin:django_redis_messaging_{name}_changelist")
-            assert f'href="{link}"' in text
-            assert boss.get(link)["Location"] == reverse(f"messaging:{name}")
+        for section in SECTIONS:  # of the console
+            link = reverse(f"admin:django_redis_messaging_{section.name}_changelist")
+            assert f'href="{link}"' in text and link == reverse(f"admin:messaging_{section.name}")
         assert boss.get(reverse("admin:app_list", args=["django_redis_messaging"])).status_code == 200
 
     def test_no_entry_for_users_who_may_not_use_the_pages_or_if_they_are_not_included(
         self, rf: RequestFactory, settings: Settings
     ) -> None:
         request = rf.get("/")
-        entry = admin.site._registry[ChatsEntry]  # type: ignore[index]
+        entries = {model.__name__: entry for model, entry in admin.site._registry.items()}
+        entry = entries["Messages"]
         request.user = User(is_active=True)
         assert entry.has_module_permission(request)
-        assert not admin.site._registry[LocksEntry].has_module_permission(request)  # type: ignore[index]
+        assert not entries["Locks"].has_module_permission(request)
         request.user = AnonymousUser()
         assert not entry.has_module_permission(request)
         settings.ROOT_URLCONF = type("Nothing", (), {"urlpatterns": ()})

@@ -35,12 +35,12 @@ SIZES = [(360, 740), (768, 1024), (800, 440), (1440, 900)]
 #: the states of the gate in each frame: who sees the pages, and whether the site has an admin or a layout of
 #: its own. In the large form, each state runs in each frame.
 QUICK = {
-    "own": "room_menu room_completing new_refused limits locks release",
+    "own": "room_menu room_completing new_refused",
     "admin": "chats contacts new message search details person room_settings room_deleting room_refused",
     "staff": "",
     "bootstrap": "room notifications new",
-    "tailwind": "chats contacts limits",
-    "plain": "room_menu new locks",
+    "tailwind": "chats contacts",
+    "plain": "room_menu new",
 }
 
 
