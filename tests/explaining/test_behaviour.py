@@ -159,10 +159,10 @@ class TestBadInput:
     @pytest.mark.parametrize(
         "thing",
         [
-            "", "a\0b", "x" * 256, "\ud800", "lock:", "lock:a/b", "timer:17", "task:elsewhere/1", "job:1",
+            "", "a\0b", "x" * 256, "\ud800", "lock:", "lock:a%7Db/c", "timer:17", "task:elsewhere/1", "job:1",
             "queue:elsewhere/q", "permit:x", "server:x", "periodic:default/x", "lock:%00",
             "chat:" + "x" * 300, "worker:default/w1", "rate:a/b", "task:default/",
-            Thing("task", "1"), Thing("lock", "x", "y"), Thing("nothing", "x"), Thing("job", "x", "\0"),
+            Thing("task", "1"), Thing("lock", "x", "y}z"), Thing("nothing", "x"), Thing("job", "x", "\0"),
         ],
     )  # fmt: skip
     def test_it_is_refused_before_anything_is_sent(self, thing: Any) -> None:

@@ -15,7 +15,7 @@ KINDS = {
     "worker": "alias of the backend",
     "periodic": "alias of the backend",
     "timer": "namespace",
-    "lock": "key in Redis, if it is not the lock's own",
+    "lock": "key in Redis; empty for the lock's own",
     "rwlock": "",
     "semaphore": "",
     "latch": "",

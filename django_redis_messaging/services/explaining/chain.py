@@ -201,8 +201,9 @@ def _checked(thing: Thing) -> Thing:
             f"{thing.kind[:100]!r} can't be explained; the kinds that can are {', '.join(EXPLAINED)}."
         )
     checked(thing.name, "name")
-    if KINDS[thing.kind] and not (thing.kind == "queue" and not thing.where):
-        checked(thing.where, KINDS[thing.kind].partition(";")[0])
+    meaning, may_be_empty, _ = KINDS[thing.kind].partition("; empty")
+    if meaning and (thing.where or not may_be_empty):
+        checked(thing.where, meaning)
     elif thing.where:
         raise InvalidArgument(f"{thing.kind} has no further name, not {thing.where[:100]!r}.")
     return thing

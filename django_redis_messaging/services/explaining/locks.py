@@ -9,7 +9,7 @@ from ...core.encoding import current_prefix
 from ...core.operations import Script, Steps
 from ..common.leases import task_of_token
 from ..common.things import Thing
-from ..locks.lock import LockInfo, LockKeys, lock_key, parse_info
+from ..locks.lock import LockInfo, LockKeys, checked_lock_key, lock_key, parse_info
 from ..rwlocks.rwlock import ReadWriteLockKeys, info_script
 from ..rwlocks.rwlock import parse_info as parse_rwlock_info
 from ..semaphores.semaphore import SemaphoreKeys, parse_pairs
@@ -22,7 +22,9 @@ MAX_LISTED = 10
 
 
 def lock_subject(thing: Thing, using: str, key: str | None = None) -> Subject:
-    """A lock, by its name or its Redis key."""
+    """A lock, by its name or its Redis key. Raises InvalidArgument."""
+    if key is None and thing.where:
+        key = checked_lock_key(thing.where)
     return Subject(thing, using, partial(_read_lock, thing, key))
 
 
