@@ -104,6 +104,14 @@ class ConsolePage(View):
         """Whether the user may read what the thing contains."""
         return self.console.may_read(self.request.user, thing)
 
+    @property
+    def number(self) -> int:
+        """The number of the page of a list, from `?page=`. Raises the Problem."""
+        text = self.request.GET.get("page", "1")
+        if not (text.isascii() and text.isdigit() and len(text) <= 6 and int(text)):
+            raise Problem(problems.INVALID)
+        return int(text)
+
     def url(self, name: str, /, *args: Any, **query: str) -> str:
         """The URL of a page of the console, `messaging_NAME`, below the site through which this one was
         reached."""
@@ -200,6 +208,23 @@ class ThingPage(ConsolePage):
 
 
 @dataclass(frozen=True)
+class Field:
+    """What a user enters before a change."""
+
+    #: of the parameter
+    name: str
+    label: str | Promise
+    #: of the input: text, number, datetime-local
+    type: str = "text"
+    value: str = ""
+    #: a line below the input
+    hint: str | Promise = ""
+    is_required: bool = False
+    #: characters of a text
+    max_length: int = 255
+
+
+@dataclass(frozen=True)
 class Question:
     """What is asked before a change."""
 
@@ -213,6 +238,8 @@ class Question:
     is_danger: bool = False
     #: whether it also changes what is not listed, so that the number is not known before
     things: Sequence[Thing] = ()
+    #: what is entered with the confirmation
+    fields: Sequence[Field] = ()
 
 
 class ChangePage(ConsolePage):
@@ -222,6 +249,8 @@ class ChangePage(ConsolePage):
     action: str
     #: the kinds of things that it is about
     kinds: tuple[str, ...] = ()
+    #: how many things it may be about
+    limit = MAX_SELECTED
     template_name = "django_redis_messaging/console/confirm.html"
     refresh = 0
 
@@ -237,11 +266,11 @@ class ChangePage(ConsolePage):
 
     def things(self) -> list[Thing]:
         """The things in the request. Raises the Problem if they are not of the kinds that can be changed."""
-        texts = self.request.POST.getlist("thing")[: MAX_SELECTED + 1]
+        texts = self.request.POST.getlist("thing")[: self.limit + 1]
         things = [Thing.parse(text) for text in texts]
         if not things:
             raise Problem(NOTHING_SELECTED)
-        if len(things) > MAX_SELECTED or any(thing.kind not in self.kinds for thing in things):
+        if len(things) > self.limit or any(thing.kind not in self.kinds for thing in things):
             raise Problem(problems.INVALID)
         return things
 
@@ -273,11 +302,9 @@ class ChangePage(ConsolePage):
 
     def ask(self, question: Question) -> HttpResponse:
         """The page that asks."""
+        asked = {"csrfmiddlewaretoken", "confirmed", *(field.name for field in question.fields)}
         given = [
-            (key, value)
-            for key, values in self.request.POST.lists()
-            if key not in ("csrfmiddlewaretoken", "confirmed")
-            for value in values
+            (key, value) for key, values in self.request.POST.lists() if key not in asked for value in values
         ]
         context = {"page_title": question.title, "question": question, "given": given, "back": self.back()}
         return self.page(context)

@@ -165,6 +165,7 @@ class ResetLimit(ChangePage):
     section = "limits"
     action = "reset"
     kinds = ("rate",)
+    limit = 1
 
     def question(self, things: Sequence[Thing]) -> Question:
         thing = only(things)
@@ -500,6 +501,7 @@ class Release(ChangePage):
     section = "locks"
     action = "release"
     kinds = ("lock", "rwlock", "semaphore")
+    limit = 1
 
     @property
     def holder(self) -> str:

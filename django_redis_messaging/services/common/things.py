@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from urllib.parse import quote, unquote
 
+from ...core.encoding import printable
 from ...errors import InvalidArgument
 
 #: the kinds, each with what `where` means for it; empty: it has none
@@ -49,6 +50,11 @@ class Thing:
         """The thing as text that `parse` reads: percent-encoded, apart from letters, digits and `_.-~@:`."""
         parts = [self.where, self.name] if self.where else [self.name]
         return f"{self.kind}:" + "/".join(quote(part, safe="@:") for part in parts)
+
+    @property
+    def label(self) -> str:
+        """The name as one line: control characters are escaped."""
+        return printable(self.name)
 
     @classmethod
     def parse(cls, text: str) -> Thing:
