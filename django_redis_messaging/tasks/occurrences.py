@@ -234,10 +234,23 @@ def occurrence_id(name: str, moment: int) -> str:
 def silence(backend: RedisBackend) -> Steps[float]:
     """Seconds since a poller looked at the periodic tasks of a backend; if none has, since the first call of
     this function."""
+    now, polled = yield from _latest_poll(backend)
+    if polled:
+        return (now - polled) / 1000
+    # nor does a look count from before the clock was set back
+    yield Command("HSET", backend.engine.keys.periodic, "polled", now)
+    return 0.0
+
+
+def seconds_since_poll(backend: RedisBackend) -> Steps[float | None]:
+    """Seconds since a poller looked at the periodic tasks of a backend; None if none has. It only reads."""
+    now, polled = yield from _latest_poll(backend)
+    return (now - polled) / 1000 if polled else None
+
+
+def _latest_poll(backend: RedisBackend) -> Steps[tuple[int, int]]:
+    """The server's clock, and when a poller looked, both ms; 0: none has."""
     key = backend.engine.keys.periodic
     clock, found = yield [Clock(key), Command("HGET", key, "polled", reads=True)]
     now, polled = Clock.milliseconds(clock), int(found or 0)
-    if 0 < polled <= now:
-        return (now - polled) / 1000
-    yield Command("HSET", key, "polled", now)  # nor does a look count from before the clock was set back
-    return 0.0
+    return now, polled if polled <= now else 0

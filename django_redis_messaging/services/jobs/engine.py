@@ -21,6 +21,7 @@ that are no longer used stay: some bytes each in Redis, and a script each for th
 from __future__ import annotations
 
 import logging
+import math
 import os
 import re
 import time
@@ -527,11 +528,14 @@ class Engine:
         count: int = yield Script("jobs/discard", self.keys.queue(queue).with_records, words)
         return count
 
-    def purge(self, queue: str) -> Steps[int]:
-        """Delete all jobs of a queue. Returns how many."""
+    def purge(self, queue: str, *, seconds: float = math.inf) -> Steps[int]:
+        """Delete all jobs of a queue; after about `seconds`, the rest stays. Returns how many."""
         keys, total = self.keys.queue(queue).with_records, 0
+        ends = time.monotonic() + seconds
         while count := (yield Script("jobs/purge", keys, (PAGE, request(None), window()))):
             total += count
+            if time.monotonic() > ends:
+                break
         return total
 
     def pause(self, reason: str, by: str, *, queue: str = "", task: str = "") -> Steps[bool]:
@@ -574,6 +578,26 @@ class Engine:
             Command("ZLEXCOUNT", self.keys.held, f"[{name} ", f"({name}!", reads=True),
         ]
         return None if limit is None else int(limit), held
+
+    def permits(self, count: int) -> Steps[list[tuple[str, int, int]]]:
+        """Some of the permits whose limit `set_limit` has set, `count` at most: the name of each, its limit,
+        and how many jobs hold it."""
+        _, flat = yield Command("HSCAN", self.keys.limits, 0, "COUNT", count, reads=True)
+        found = [(name.decode(), int(limit)) for name, limit in batched(flat[: 2 * count], 2)]
+        held = (
+            []
+            if not found
+            else (
+                yield [
+                    Command("ZLEXCOUNT", self.keys.held, f"[{name} ", f"({name}!", reads=True)
+                    for name, _ in found
+                ]
+            )
+        )
+        return [
+            (unquote(name.removeprefix("permit:")), limit, number)
+            for (name, limit), number in zip(found, held, strict=True)
+        ]
 
     def beat(
         self, worker: str, *, consumed: bool, started: int, running: int, done: int, ended: Mapping[str, int]

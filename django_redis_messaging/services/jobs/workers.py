@@ -52,6 +52,8 @@ class WorkerInfo:
     #: jobs that it was running, and that it has run
     running: int
     done: int
+    #: queues that it serves
+    queues: tuple[str, ...]
     #: what it runs, the earliest first; fewer than `running` if there is more than can be read
     jobs: list[LeasedTo]
 
@@ -90,7 +92,8 @@ def _add(running: dict[str, list[LeasedTo]], queue: str, job: Sequence[Any]) -> 
 
 def _worker(worker: str, line: str, now: int, running: dict[str, list[LeasedTo]]) -> WorkerInfo:
     """A worker from its heartbeat in the format of workers_beat.lua. Its id is host, process id, random."""
-    beat, consumed, started, running_now, done = map(int, line.split()[:5])
+    numbers, queues = line.split()[:5], line.split()[5:]
+    beat, consumed, started, running_now, done = map(int, numbers)
     host, pid, _ = worker.rsplit("-", 2) if worker.count("-") >= 2 else (worker, "", "")
     return WorkerInfo(
         id=worker,
@@ -102,5 +105,6 @@ def _worker(worker: str, line: str, now: int, running: dict[str, list[LeasedTo]]
         is_consuming=running_now > 0 or consumed >= beat or started >= beat,
         running=running_now,
         done=done,
+        queues=tuple(unquote(one.rpartition("=")[0]) for one in queues),
         jobs=sorted(running.get(worker, []), key=lambda one: one.since),
     )
