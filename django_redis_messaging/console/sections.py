@@ -17,6 +17,9 @@ class Section(NamedTuple):
 
 SECTIONS = (
     Section("overview", _("Overview")),
+    Section("queues", _("Tasks and queues")),
+    Section("schedule", _("Schedule")),
+    Section("timers", _("Timers")),
     Section("locks", _("Locks")),
     Section("limits", _("Rate limits")),
     Section("chats", _("Chats")),

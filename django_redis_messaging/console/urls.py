@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from django.urls import URLPattern, URLResolver, include, path
 
-from . import audit, channels, coordination, history, overview, search
+from . import audit, channels, coordination, history, jobs, overview, queues, schedule, search
 from .base import ConsolePage
 from .sections import SECTIONS
 
@@ -30,6 +30,28 @@ ROUTES: dict[str, list[Route]] = {
     "overview": [
         Route("", overview.OverviewPage, "overview"),
         Route("search/", search.SearchPage, "search"),
+    ],
+    "queues": [
+        Route("", queues.QueuesPage, "queues"),
+        Route("queue/", queues.QueuePage, "queue"),
+        Route("task/", jobs.JobPage, "task"),
+        Route("job/", jobs.JobPage, "job"),
+        Route("workers/", queues.WorkersPage, "workers"),
+        Route("worker/", queues.WorkerPage, "worker"),
+        Route("pause/", queues.PauseQueue, "pause"),
+        Route("resume/", queues.ResumeQueue, "resume"),
+        Route("purge/", queues.PurgeQueue, "purge"),
+        *(Route(f"{one.action}/", one, one.action) for one in jobs.CHANGES),
+    ],
+    "schedule": [
+        Route("", schedule.SchedulePage, "schedule"),
+        Route("periodic/", schedule.PeriodicPage, "periodic"),
+        *(Route(f"{one.action}/", one, one.action) for one in schedule.PERIODIC_CHANGES),
+    ],
+    "timers": [
+        Route("", schedule.TimersPage, "timers"),
+        Route("timer/", schedule.TimerPage, "timer"),
+        *(Route(f"{one.action}/", one, one.action) for one in schedule.TIMER_CHANGES),
     ],
     "locks": [
         Route("", coordination.LocksPage, "locks"),
