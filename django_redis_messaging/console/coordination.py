@@ -435,9 +435,10 @@ class SetLimit(ChangePage):
     section = "locks"
     action = "set_limit"
     kinds = ("semaphore",)
+    limit = 1
 
     @property
-    def limit(self) -> int:
+    def permits(self) -> int:
         """The new limit; raises the Problem for another text."""
         text = self.request.POST.get("limit", "").strip()
         if not (text.isascii() and text.isdecimal() and len(text) < 10 and int(text) <= MAX_PERMITS):
@@ -445,7 +446,7 @@ class SetLimit(ChangePage):
         return int(text)
 
     def question(self, things: Sequence[Thing]) -> Question:
-        thing, limit = only(things), self.limit
+        thing, limit = only(things), self.permits
         info = stored_semaphore(thing).info
         return Question(
             _("Set this limit?"),
@@ -462,13 +463,13 @@ class SetLimit(ChangePage):
         )
 
     def apply(self, things: Sequence[Thing]) -> int:
-        thing, limit = only(things), self.limit
+        thing, limit = only(things), self.permits
         stored_semaphore(thing)
         Semaphore(thing.name, 1).set_limit(limit)
         return 1
 
     def detail(self) -> str:
-        return _("New limit: %(limit)s.") % {"limit": self.limit}
+        return _("New limit: %(limit)s.") % {"limit": self.permits}
 
     def said(self, number: int) -> str:
         return _("The limit was set.")

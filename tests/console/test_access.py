@@ -29,8 +29,9 @@ ROLES = ("anonymous", "user", "staff", "superuser")
 METHODS = ("get", "post", "put", "patch", "delete")
 #: pages that nobody may leave out: a new one needs a row
 PAGES = {
-    "overview", "search", "history", "chats", "chat", "channels", "mailbox", "broadcast", "files", "directory",
-    "lock", "rwlock", "semaphore", "latch", "set_limit", "rate", "locks", "release", "limits", "reset", "audit",
+    "overview", "search", "history", "chats", "chat", "channels", "mailbox", "broadcast", "files",
+    "directory", "lock", "rwlock", "semaphore", "latch", "set_limit", "rate", "locks", "release", "limits",
+    "reset", "audit",
     "queues", "queue", "task", "job", "workers", "worker", "pause", "resume", "purge", "retry", "redrive",
     "run_now", "reschedule", "set_priority", "cancel", "discard", "schedule", "periodic", "run_periodic",
     "pause_periodic", "resume_periodic", "remove_periodic", "timers", "timer", "fire", "cancel_timer",
