@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from django.http import HttpRequest, HttpResponse
 from django.utils.functional import Promise
+from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
@@ -74,6 +75,8 @@ NAMES = {
 }  # fmt: skip
 #: the column of the small charts, by kind
 OF_SPARKLINE = {"queue": "ran", "task": "ran", "timers": "ran", "server": "memory"}
+#: the columns of the list
+LISTED = ("ran", "failed", "run95", "memory")
 
 
 class HistoryPage(ConsolePage):
@@ -100,22 +103,10 @@ class HistoryPage(ConsolePage):
         if series.kind not in DRAWINGS:
             raise Problem(problems.INVALID)
         [line] = History().lines([series], period)
-        drawn = [self.draw(one, line) for one in DRAWINGS[series.kind]]
+        drawn = [draw(one, line) for one in DRAWINGS[series.kind]]
         title = f"{TITLES[series.kind]}: {printable(series.name)}"
         crumbs = [(_("History"), self.url("history", kind=series.kind))]
         return {"page_title": title, "charts": drawn, "crumbs": crumbs, "tables": []}
-
-    def draw(self, drawing: Drawing, line: Line) -> tuple[object, Table]:
-        """A chart with the table of its numbers."""
-        title = str(drawing.title)
-        curves = [
-            Curve(str(text), scaled(line, name))
-            for name, text in drawing.columns.items()
-            if name != "maxmemory" or any(value for _moment, value in line.column(name))
-        ]
-        table = table_view(curves, unit=drawing.unit)
-        shown = Table(table.head, table.rows[:MAX_ROWS])
-        return chart(curves, title, kind=drawing.kind, unit=drawing.unit), shown
 
     def all(self, kind: str, period: str) -> dict[str, object]:
         """A page of the series of a kind, with small charts."""
@@ -123,7 +114,7 @@ class HistoryPage(ConsolePage):
         if kind not in KINDS:
             raise Problem(problems.INVALID)
         names = [one for one in History().series(kind) if str(one) > after]
-        lines = History().lines(names[:PAGE], period)
+        lines = History().lines(names[:PAGE], period, columns=LISTED)
         following = str(names[PAGE - 1]) if len(names) > PAGE else ""
         table = List(
             str(TITLES[kind]),
@@ -151,6 +142,19 @@ class HistoryPage(ConsolePage):
             total(line, "failed"),
             Cell(f"{max(slowest):.3g} s", is_number=True) if slowest else None,
         ])  # fmt: skip
+
+
+def draw(drawing: Drawing, line: Line) -> tuple[SafeString, Table]:
+    """A chart with the table of its numbers."""
+    title = str(drawing.title)
+    curves = [
+        Curve(str(text), scaled(line, name))
+        for name, text in drawing.columns.items()
+        if name != "maxmemory" or any(value for _moment, value in line.column(name))
+    ]
+    table = table_view(curves, unit=drawing.unit)
+    drawn = chart(curves, title, kind=drawing.kind, unit=drawing.unit)
+    return drawn, Table(table.head, table.rows[:MAX_ROWS])
 
 
 def total(line: Line, column: str) -> int | None:

@@ -55,7 +55,7 @@ class OverviewPage(ConsolePage):
 
     def get(self, request: HttpRequest) -> HttpResponse:
         state = read_state()
-        lines = History().lines(chosen_series(state))
+        lines = History().lines(chosen_series(state), columns=("ran", "round_trip"))
         context = {
             "page_title": _("Overview"),
             "troubles": [(one, self.link(one)) for one in find_troubles(state)],

@@ -10,6 +10,7 @@ from urllib.parse import quote
 from django.http import HttpRequest, HttpResponse
 from django.utils import timezone
 from django.utils.formats import number_format
+from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
@@ -19,13 +20,17 @@ from ..core.operations import perform
 from ..management import loops
 from ..services.common.operators import Health
 from ..services.common.things import Thing
+from ..services.history.history import History
+from ..services.history.keys import Series
 from ..services.jobs.engine import Paused
 from ..services.jobs.listing import JobRow
 from ..services.jobs.workers import WorkerInfo, read_workers
 from ..web import problems
 from ..web.problems import Answer, Problem
 from .base import ChangePage, ConsolePage, Field, Question, ThingPage
+from .charts import Table as Numbers
 from .contents import MAX_LINE, shortened
+from .history import RAN, RUN, WAIT, draw
 from .job_queues import Counted, Queue, all_queues, backend_of, count, queue_of
 from .jobs import CHANGES, FILTERS, PLACES, job_filter, shown_contents
 from .tables import Action, Cell, Row, Table, Value, duration, to_cell
@@ -154,6 +159,8 @@ class QueuePage(ThingPage):
             "may_search": self.may_read(queue.thing),
             "thing": queue.thing,
             "tables": [self.jobs()],
+            "charts": self.charts(),
+            "history_url": self.url("history", series=str(self.series)),
         }
         return self.page(context)
 
@@ -161,6 +168,19 @@ class QueuePage(ThingPage):
     def queue(self) -> Queue:
         """The queue."""
         return queue_of(self.thing)
+
+    @property
+    def series(self) -> Series:
+        """Its history."""
+        return Series("queue", self.thing.name, self.thing.where)
+
+    def charts(self) -> list[tuple[SafeString, Numbers]]:
+        """What ended in the last hour, and how long it waited and ran."""
+        using = conf.alias() if self.queue.backend is None else self.queue.backend.using
+        [line] = History(using=using).lines(
+            [self.series], columns=(*RAN.columns, *WAIT.columns, *RUN.columns)
+        )
+        return [draw(drawing, line) for drawing in (RAN, WAIT, RUN)] if line.points else []
 
     @property
     def places(self) -> list[str]:

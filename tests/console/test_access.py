@@ -189,7 +189,7 @@ class TestChanges:
         assert "Release this lock?" in asked and 'name="holder" value="a%20holder"' in asked
         assert Lock("nightly").locked() and not AuditTrail().entries()
         done = boss.post(url, {**data, "confirmed": "1"}, follow=True)
-        assert done.redirect_chain == [(back, 302)] and "The lock was released." in done.content.decode()
+        assert done.redirect_chain == [(back, 302)] and "It was released." in done.content.decode()
         [entry] = AuditTrail().entries()
         assert (entry.by, entry.action, entry.thing, entry.number) == ("boss", "release", "lock:nightly", 1)
         assert "Held by a holder." in done.content.decode()

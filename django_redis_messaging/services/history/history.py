@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import NamedTuple
@@ -81,9 +81,11 @@ class History(Service):
     """
 
     @operation
-    def lines(self, series: Sequence[Series], period: str = "hour") -> Steps[list[Line]]:
-        """What was recorded of up to 20 series in a period that ends now: "hour", "day" or "fortnight". One
-        round trip.
+    def lines(
+        self, series: Sequence[Series], period: str = "hour", *, columns: Collection[str] | None = None
+    ) -> Steps[list[Line]]:
+        """What was recorded of up to 20 series in a period that ends now: "hour", "day" or "fortnight"; all
+        columns of each, or those of `columns` that it has. One round trip.
 
         Raises InvalidArgument for another period, and for more series.
         """
@@ -94,8 +96,11 @@ class History(Service):
         if not series:
             return []
         chosen = PERIODS[period]
-        replies = yield [self._read(one, chosen) for one in series]
-        return [_line(one, chosen, *reply) for one, reply in zip(series, replies, strict=True)]
+        replies = yield [self._read(one, chosen, columns) for one in series]
+        return [
+            _line(one, chosen, _names(one, chosen, columns), *reply)
+            for one, reply in zip(series, replies, strict=True)
+        ]
 
     alines = asynchronous(lines)
 
@@ -132,22 +137,24 @@ class History(Service):
 
     arefused = asynchronous(refused)
 
-    def _read(self, series: Series, period: Period) -> Script:
+    def _read(self, series: Series, period: Period, columns: Collection[str] | None) -> Script:
         keys, seconds = HistoryKeys(self._prefix), period.resolution.seconds
         names = _names(series, period)
-        words = (" ".join(names), len(series.columns.counts), seconds, period.step, period.points)
+        places = " ".join(str(names.index(one) + 1) for one in _names(series, period, columns))
+        counts = len(series.columns.counts)
+        words = (" ".join(names), counts, seconds, period.step, period.points, places)
         name = str(series)
         return Script("history/read", [keys.open(name, seconds), keys.slots(name, seconds)], words)
 
 
-def _names(series: Series, period: Period) -> tuple[str, ...]:
-    """The columns that are stored at the resolution of a period."""
+def _names(series: Series, period: Period, chosen: Collection[str] | None = None) -> tuple[str, ...]:
+    """The columns that are stored at the resolution of a period; of these, the chosen ones."""
     columns = series.columns
-    return columns.names if period.resolution is _FINE else columns.names[: columns.coarse]
+    names = columns.names if period.resolution is _FINE else columns.names[: columns.coarse]
+    return names if chosen is None else tuple(one for one in names if one in chosen)
 
 
-def _line(series: Series, period: Period, now: int, flat: Sequence[int]) -> Line:
-    names = _names(series, period)
+def _line(series: Series, period: Period, names: Sequence[str], now: int, flat: Sequence[int]) -> Line:
     last = now // 1000 // period.step * period.step
     first = last - (period.points - 1) * period.step
     points = [_point(series, names, row) for row in batched(flat, 1 + len(names))]
@@ -156,7 +163,7 @@ def _line(series: Series, period: Period, now: int, flat: Sequence[int]) -> Line
 
 def _point(series: Series, names: Sequence[str], row: Sequence[int]) -> Point:
     values: dict[str, float | None] = dict(zip(names, row[1:], strict=True))
-    for name in series.columns.percentiles:
+    for name in values.keys() & set(series.columns.percentiles):
         values[name] = seconds_of(int(values[name] or 0))
     return Point(_moment(row[0]), values)
 

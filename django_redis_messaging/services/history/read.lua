@@ -11,11 +11,16 @@
 -- ARGV  3 seconds of a slot
 -- ARGV  4 seconds of a point
 -- ARGV  5 number of points
+-- ARGV  6 the columns that are returned, separated by spaces: each a number, from 1 on
 -- Returns {now, points}: the server's clock (ms); for each point that has a slot, the oldest first (flat): its
--- beginning (s), then for each column the sum of the counts, or the highest of another number
+-- beginning (s), then for each of those columns the sum of the counts, or the highest of another number
 local open_key, slots_key = KEYS[1], KEYS[2]
 local columns, counts = ARGV[1], tonumber(ARGV[2])
 local seconds, step, wanted = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
+local chosen = {}
+for number in string.gmatch(ARGV[6], '%d+') do
+  chosen[#chosen + 1] = tonumber(number)
+end
 local now = milliseconds()
 local width = 1 + select(2, string.gsub(columns, '%S+', ''))
 local last = math.floor(now / 1000 / step) * step
@@ -28,17 +33,17 @@ local function add(rows, from)
     return
   end
   local moment = math.floor(slot / step) * step
-  local start = current and #points - width + 1
   if moment ~= current then
     current = moment
     points[#points + 1] = moment
-    for at = from + 1, from + width - 1 do
-      points[#points + 1] = tonumber(rows[at])
+    for _, offset in ipairs(chosen) do
+      points[#points + 1] = tonumber(rows[from + offset])
     end
     return
   end
-  for offset = 1, width - 1 do
-    local at, number = start + offset, tonumber(rows[from + offset])
+  local start = #points - #chosen
+  for place, offset in ipairs(chosen) do
+    local at, number = start + place, tonumber(rows[from + offset])
     points[at] = offset <= counts and points[at] + number or math.max(points[at], number)
   end
 end
