@@ -376,7 +376,9 @@ def rwlock_queue(waiting: Sequence[ReadWriteLockWaiter]) -> Table:
 
     def row(item: tuple[int, ReadWriteLockWaiter]) -> Row:
         place, one = item
-        return Row([place, client(one.token), _("write") if one.writes else _("read"), one.since])
+        return Row(
+            [place, client(one.token), _("for writing") if one.writes else _("for reading"), one.since]
+        )
 
     columns = [_("Place"), _("Client"), _("To"), _("Waiting since")]
     return Table(_("Waiting clients"), columns, [*enumerate(waiting, 1)], row, _("No client waits."))

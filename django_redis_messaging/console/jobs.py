@@ -143,7 +143,7 @@ class JobPage(ThingPage):
             (_("Waits for"), job.waits_for),
             (_("Needs"), ", ".join(job.needs)),
             (_("Unique key"), job.unique),
-            (_("Group"), job.group),
+            (_("Group of turns"), job.group),
             (_("Tags"), ", ".join(job.tags)),
             (_("Batch"), job.batch),
             (

@@ -91,10 +91,9 @@ class OverviewPage(ConsolePage):
             _("Timers"), number_format(waiting), _("waiting"), detail, self.url("timers"), chart, trend
         )
         silences = [one for one in state.attendance.silences.values() if one is not None]
-        if silences:
-            detail = _("Poller: %(time)s ago") % {"time": duration(min(silences))}
-            number = number_format(state.attendance.periodic)
-            yield Tile(_("Schedule"), number, _("periodic tasks"), detail, self.url("schedule"))
+        poller = _("Poller: %(time)s ago") % {"time": duration(min(silences))} if silences else _("no poller")
+        number = number_format(state.attendance.periodic)
+        yield Tile(_("Schedule"), number, _("periodic tasks"), poller, self.url("schedule"))
 
     def tiles_of_things(self, state: State) -> Iterator[Tile]:
         """What has a name: locks, chats and channels."""

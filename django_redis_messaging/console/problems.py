@@ -89,6 +89,8 @@ def old_jobs(state: State) -> Iterator[Trouble]:
         series = queue.series
         if (queue.oldest_age or 0) <= MAX_READY or (series.where, series.name) in paused:
             continue
+        if series.kind == "timers" and not alive(state.attendance.listeners):
+            continue  # reported by missing_listener
         text = _("The oldest job of %(queue)s has been ready for %(time)s.") % {
             "queue": printable(series.name), "time": duration(queue.oldest_age or 0),
         }  # fmt: skip
@@ -99,8 +101,7 @@ def remedy_for(queue: QueueGauges, state: State) -> str:
     """What starts the jobs of a queue."""
     series = queue.series
     if series.kind == "timers":
-        listening = alive(state.attendance.listeners)
-        return _("Start more listeners.") if listening else _("Start manage.py run_listener.")
+        return _("Start more listeners.")
     if not series.where:
         return _("Start the consumers of this delay queue.")
     if not alive(state.attendance.workers.get(series.where, [])):

@@ -10,6 +10,7 @@ from ...core.commands import Argument
 from ...core.encoding import FORMAT, name, tag
 from ...core.operations import Command, Script, Service, Steps, asynchronous, operation
 from ...core.topology import Cluster, endpoint
+from ..jobs.keys import queues_key
 from .operators import probe_key
 from .things import Thing
 
@@ -64,11 +65,13 @@ class Catalogue(Service):
 
     @operation
     def find(self, text: str) -> Steps[list[Thing]]:
-        """The things with this name, of all kinds in MARKERS. Raises InvalidArgument for what can't be a
-        name."""
+        """The things with this name, of all kinds in MARKERS, and the delay queue. Raises InvalidArgument for
+        what can't be a name."""
         checked = name(text, "text")
         keys = [tag(self._prefix, kind, checked) + ending for kind, ending in MARKERS.items()]
-        found = yield [Command("EXISTS", key, reads=True) for key in keys]
-        return [Thing(kind, checked) for kind, exists in zip(MARKERS, found, strict=True) if exists]
+        calls = [Command("EXISTS", key, reads=True) for key in keys]
+        *found, score = yield [*calls, Command("ZSCORE", queues_key(self._prefix), checked, reads=True)]
+        things = [Thing(kind, checked) for kind, exists in zip(MARKERS, found, strict=True) if exists]
+        return things if score is None else [*things, Thing("queue", checked)]
 
     afind = asynchronous(find)

@@ -1,0 +1,197 @@
+"""The overview: tiles, what is wrong, servers, and what a look at it costs."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from django.test import Client
+from django.urls import reverse
+from pytest_django import Settings
+
+from django_redis_messaging import DelayQueue, Expiry, Lock, conf
+from django_redis_messaging.console import problems, state
+from django_redis_messaging.console.problems import find_troubles
+from django_redis_messaging.console.state import Attendance, SlowCall, State
+from django_redis_messaging.core.operations import perform
+from django_redis_messaging.services.common.catalogue import MARKERS, Catalogue, Counts
+from django_redis_messaging.services.common.operators import Consumer
+from django_redis_messaging.services.history.gauges import QueueGauges, store_snapshot
+from django_redis_messaging.services.history.keys import Series
+from django_redis_messaging.services.history.recording import Counts as Recorded
+from django_redis_messaging.services.history.recording import record
+from django_redis_messaging.services.jobs.engine import Paused
+
+from ..support.round_trips import round_trips
+from ..support.server import change, server
+from ..tasks import jobs
+
+NOW = datetime.now(UTC)
+FINE = State(
+    [], [], 5, Attendance({}, {}, {"default": 1.0}, 1, []), {}, [], Counts(dict.fromkeys(MARKERS, 0), True)
+)
+ALIVE, LOST = Consumer("web1-17-a", 1.0, True, 2), Consumer("web1-18-b", 60.0, True, 1)
+
+
+def wrong(**more: Any) -> State:
+    """What is fine, apart from this."""
+    return replace(FINE, **more)
+
+
+def queue(name: str = "emails", where: str = "default", **more: Any) -> QueueGauges:
+    numbers = {"ready": 0, "delayed": 0, "leased": 0, "dead": 0, "parked": 0, "oldest_age": None, **more}
+    kind = more.pop("kind", "queue")
+    numbers.pop("kind", None)
+    return QueueGauges(Series(kind, name, where), **numbers, throughput=0.0)
+
+
+def attendance(**more: Any) -> Attendance:
+    known = {"workers": {}, "paused": {}, "silences": {"default": 1.0}, "periodic": 1, "listeners": []}
+    return Attendance(**{**known, **more})
+
+
+def paused(name: str) -> Paused:
+    return Paused(queue=name, task="", reason="", by="", since=NOW)
+
+
+def with_info(**info: str) -> State:
+    return wrong(servers={("messaging", ""): info})
+
+
+OLD = {"ready": 3, "oldest_age": 61.0}
+#: what is wrong: the state, and a part of the sentence with a part of the remedy
+WRONG = {
+    "no worker": (wrong(queues=[queue(**OLD)]), "emails has been ready", "run_worker"),
+    "busy workers": (
+        wrong(queues=[queue(**OLD)], attendance=attendance(workers={"default": [ALIVE]})),
+        "emails has been ready for 1 min 1 s", "start more",
+    ),
+    "delay queue": (wrong(queues=[queue(where="", **OLD)]), "has been ready", "consumers"),
+    "timers": (
+        wrong(queues=[queue("order", "", kind="timers", **OLD)]),
+        "no listener is running", "run_listener",
+    ),
+    "no listener": (
+        wrong(queues=[queue("order", "", kind="timers", delayed=1)]),
+        "no listener is running", "run_listener",
+    ),
+    "no poller": (
+        wrong(attendance=attendance(silences={"default": 130.0})),
+        "No poller has been running for 2 min 10 s", "run_poller",
+    ),
+    "never a poller": (wrong(age=None), "No poller has been running.", "run_poller"),
+    "old snapshot": (wrong(age=300), "No poller has been running for 5 min", "run_poller"),
+    "lost worker": (
+        wrong(attendance=attendance(workers={"default": [ALIVE, LOST]})),
+        "web1-18-b has not been heard of for 1 min", "killed",
+    ),
+    "dead": (wrong(queues=[queue(dead=2)]), "2 jobs of emails have failed", "retry"),
+    "memory": (with_info(used_memory="91", maxmemory="100"), "uses 91 % of its memory", "maxmemory"),
+    "evicted": (with_info(evicted_keys="7"), "has evicted 7 keys", "noeviction"),
+    "disk": (with_info(aof_last_write_status="err"), "could not store its data", "disk"),
+    "slow": (
+        wrong(slow=[SlowCall(NOW - timedelta(minutes=5), 12_300)]),
+        "longer than 5 ms within the last hour, the longest 12 ms", "SLOWLOG",
+    ),
+    "unreadable": (wrong(errors=["No route\x1b to host"]), "No route\\x1b to host", "Check"),
+}  # fmt: skip
+
+
+class TestTroubles:
+    @pytest.mark.one_server
+    @pytest.mark.parametrize("name", WRONG)
+    def test_what_is_wrong_is_a_sentence_with_a_remedy(self, name: str) -> None:
+        found, text, remedy = WRONG[name]
+        [trouble] = find_troubles(found)
+        assert text in trouble.text and remedy in trouble.remedy
+
+    @pytest.mark.one_server
+    def test_nothing_is_wrong(self, settings: Settings) -> None:
+        there = attendance(workers={"default": [ALIVE]}, paused={"default": [paused("reports")]})
+        info = {"used_memory": "89", "maxmemory": "100", "evicted_keys": "0"}
+        calm = wrong(
+            queues=[queue(ready=5, oldest_age=59.0), queue("reports", **OLD)],
+            attendance=there,
+            servers={("messaging", ""): info},
+            slow=[SlowCall(NOW - timedelta(hours=2), 9000)],
+        )
+        assert find_troubles(calm) == []
+        change(settings, CHAT_MAX_LENGTH=-1)
+        assert "CHAT_MAX_LENGTH" in find_troubles(calm)[0].text
+
+    @pytest.mark.one_server
+    def test_the_worst_comes_first(self) -> None:
+        both = wrong(queues=[queue(dead=1), queue("stock", **OLD)])
+        assert [one.tone for one in find_troubles(both)] == ["bad", "warn"]
+        assert problems.LOOKS
+
+
+class TestPage:
+    def test_tiles_and_servers(self, boss: Client) -> None:
+        jobs.noop.enqueue()
+        DelayQueue("mail").push("x")
+        Expiry("order").start("17", 60)
+        Lock("nightly").acquire(blocking=False)
+        text = boss.get(reverse("admin:messaging_overview")).content.decode()
+        for title in ("Tasks", "Delay queues", "Workers", "Timers", "Schedule", "Locks"):
+            assert f">{title}</a></h2>" in text, title
+        assert "No poller has been running." in text and "redis_version" not in text
+        assert server().info("server")["redis_version"].partition(".")[0] in text
+
+    @pytest.mark.one_server
+    def test_a_recent_snapshot_is_read_and_an_old_one_made_anew(self, messaging_alias: str) -> None:
+        DelayQueue("mail").push("x")
+        perform(messaging_alias, store_snapshot(conf.prefix(), [queue("mail", "", ready=7)]))
+        assert [one.ready for one in state.read_snapshot(messaging_alias).queues] == [7]
+        key = f"{conf.prefix()}:2:{{history}}:now"
+        server().hset(key, "at", round((time.time() - 60) * 1000))
+        assert {one.series.name: one.ready for one in state.read_snapshot(messaging_alias).queues}[
+            "mail"
+        ] == 1
+
+    @pytest.mark.one_server
+    def test_a_look_costs_little(self, boss: Client, messaging_alias: str) -> None:
+        """With 200 queues, of which 50 are busy."""
+        prefix, names = conf.prefix(), [f"queue {number}" for number in range(200)]
+        gauges = [queue(name, "", ready=5, oldest_age=3.0) for name in names]
+        perform(messaging_alias, store_snapshot(prefix, gauges))
+        series = {one.series: Recorded({"ran": 5}, one.recorded) for one in gauges[:50]}
+        perform(messaging_alias, record(prefix, series, "r"))
+        url = reverse("admin:messaging_overview")
+        boss.get(url)  # connects, loads scripts
+        before = server().info("all")
+        trips = round_trips(lambda: boss.get(url, HTTP_MESSAGING_FRAGMENT="1"))
+        after = server().info("all")
+        sent = after["total_net_output_bytes"] - before["total_net_output_bytes"]
+        calls = sum(
+            after[name]["calls"] - before.get(name, {"calls": 0})["calls"]
+            for name in after
+            if name.startswith("cmdstat_") and name != "cmdstat_info"
+        )
+        # a page is fetched every ten seconds
+        assert trips <= 12 and sent <= 256 * 1024 and calls < 100
+
+
+class TestCatalogue:
+    def test_things_are_counted_and_found(self) -> None:
+        for number in range(3):
+            Lock(f"lock {number}").acquire(blocking=False)
+        Lock("mail").acquire(blocking=False)
+        DelayQueue("mail").push("x")
+        assert [str(one) for one in Catalogue().find("mail")] == ["lock:mail", "queue:mail"]
+        assert Catalogue().find("nothing") == []
+
+    @pytest.mark.one_server
+    def test_a_count_says_whether_it_is_complete(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        for number in range(30):
+            Lock(f"lock {number}").acquire(blocking=False)
+        found = Catalogue().count()
+        assert found.by_kind["lock"] == 30 and found.is_complete
+        pipeline = server().pipeline()
+        for number in range(3000):
+            pipeline.set(f"{conf.prefix()}:2:{{other:{number}}}:x", "")
+        pipeline.execute()
+        assert not Catalogue().count().is_complete
