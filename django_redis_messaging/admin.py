@@ -15,7 +15,7 @@ from django.urls import NoReverseMatch, URLPattern, path, reverse
 from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy as _
 
-from .console.sections import SECTIONS
+from .console import SECTIONS
 
 if TYPE_CHECKING:
     _ModelAdmin = admin.ModelAdmin[Any]

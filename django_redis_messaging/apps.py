@@ -38,7 +38,7 @@ class MessagingConfig(AppConfig):
     @staticmethod
     def backends_hook() -> Mapping[str, Any]:
         """The task backends of this app, by alias. The services call it."""
-        from .management.loops import backends
+        from .surveys import backends
 
         return backends()
 

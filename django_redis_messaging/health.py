@@ -73,7 +73,7 @@ class Consuming(HealthCheck):  # type: ignore[misc]
             yield from surveys.problems(surveys.survey(alias), self.max_age)
 
     def _without_poller(self) -> Iterator[str]:
-        backends = surveys.our_backends()
+        backends = surveys.backends().values()
         if not backends:
             return
         from .tasks.occurrences import discover, silence

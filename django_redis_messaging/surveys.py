@@ -78,24 +78,29 @@ class _Slots(NamedTuple):
     is_main: bool
 
 
-def our_backends() -> list[RedisBackend]:
-    """The backends of TASKS that are this app's; none where Django's Tasks are not installed."""
-    if not any(find_spec(name) is not None for name in ("django.tasks", "django_tasks")):
-        return []
+def backends() -> dict[str, RedisBackend]:
+    """The backends of TASKS that are this app's, by alias; none where Django's Tasks are not installed."""
+    if not tasks_installed():
+        return {}
     from .tasks.backend import our_backends
 
-    return our_backends()
+    return {backend.alias: backend for backend in our_backends()}
+
+
+def tasks_installed() -> bool:
+    """Whether Django's Tasks framework, or its backport, is installed."""
+    return any(find_spec(name) is not None for name in ("django.tasks", "django_tasks"))
 
 
 def aliases() -> list[str]:
     """The CACHES aliases that this app uses: that of the setting ALIAS, and those of the task backends."""
-    return list(dict.fromkeys([conf.alias(), *(backend.using for backend in our_backends())]))
+    return list(dict.fromkeys([conf.alias(), *(backend.using for backend in backends().values())]))
 
 
 def survey(using: str) -> Survey:
     """Survey the Redis of an alias; raises MessagingError."""
-    backends = [backend for backend in our_backends() if backend.using == using]
-    slots = _Slots(current_prefix(), backends, is_main=using == conf.alias())
+    here = [backend for backend in backends().values() if backend.using == using]
+    slots = _Slots(current_prefix(), here, is_main=using == conf.alias())
     began = perf_counter()
     queues, workers, listeners = perform(using, _find(slots))
     round_trip = perf_counter() - began

@@ -36,7 +36,9 @@ PROJECT = PACKAGE.parent / "pyproject.toml"
 LISTING = ("", ".tasks", ".live", ".forms", ".web.views")
 #: documented names of other modules
 DOCUMENTED = {
+    ".admin": ("register",),
     ".cluster": ("ClusterClient", "ClusterConnectionFactory", "ClusterUnavailable"),
+    ".console.access": ("Console",),
     ".context_processors": ("bell",),
     ".signals": ("message_sent",),
     ".testing": ("MessagingTestMixin", "fire"),
@@ -68,6 +70,8 @@ IN_SETTINGS = (
     "apps.MessagingConfig",
     "cluster.ClusterClient",
     "cluster.ClusterConnectionFactory",
+    "console.access.Console",
+    "console.urls.urlpatterns",
     "context_processors.bell",
     "debug_panel.MessagingPanel",
     "health.Consuming",
@@ -86,7 +90,7 @@ IN_SETTINGS = (
     "web.identity.Identity",
 )
 #: loggers that the documentation names, apart from the one of the whole package
-LOGGERS = ("tasks.commits",)
+LOGGERS = ("console.base", "tasks.commits")
 #: methods with which an object can be used in a statement
 SPECIAL = ("__aenter__", "__aiter__", "__bool__", "__call__", "__enter__", "__iter__", "__len__")
 

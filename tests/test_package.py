@@ -359,6 +359,7 @@ LAZY = {
     "apps": "Django loads it in each process of a site",
     "console.contents": "Django's Tasks may not be installed",
     "console.schedule": "Django's Tasks may not be installed",
+    "console.state": "Django's Tasks may not be installed",
     "core.testruns": "only runs of tests start a server",
     "health": "Django's Tasks may not be installed",
     "management.commands.messaging_check": "Django's Tasks may not be installed",

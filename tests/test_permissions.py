@@ -21,7 +21,7 @@ def test_the_line_lists_what_is_sent_and_nothing_else() -> None:
     assert listed - permissions.sent() == set(), "not needed"
     assert permissions.commands(more) - permissions.sent() <= {"CLIENT"}, "not needed"
     assert not listed & permissions.commands(more)
-    assert len(permissions.additions()) == 9
+    assert len(permissions.additions()) == 10
     assert rules[:3] == [f"~PREFIX:{FORMAT}:*", "resetchannels", "-@all"]
     assert rules[3:] == sorted(f"+{command.lower()}" for command in listed)
 

@@ -36,8 +36,7 @@ from ..web import problems
 from ..web.base import check_text
 from ..web.layout import ADMIN, page_in_layout
 from ..web.problems import Answer, Problem
-from . import access
-from .sections import SECTIONS
+from . import SECTIONS, access
 from .tables import Action, Cell, Table
 
 if TYPE_CHECKING:
@@ -59,7 +58,7 @@ NOTHING_SELECTED = Answer(400, "nothing_selected", gettext_lazy("Nothing was sel
 class ConsolePage(View):
     """A page of the console, reached through an admin site or through console.urls."""
 
-    #: the section to which the page belongs, see sections.py
+    #: the section to which the page belongs, see console/__init__.py
     section = "overview"
     template_name = "django_redis_messaging/console/tables.html"
     #: the admin site through which the page is reached; None: console.urls

@@ -380,7 +380,7 @@ def rwlock_queue(waiting: Sequence[ReadWriteLockWaiter]) -> Table:
             [place, client(one.token), _("for writing") if one.writes else _("for reading"), one.since]
         )
 
-    columns = [_("Place"), _("Client"), _("To"), _("Waiting since")]
+    columns = [_("Place"), _("Client"), _("Waits"), _("Waiting since")]
     return Table(_("Waiting clients"), columns, [*enumerate(waiting, 1)], row, _("No client waits."))
 
 

@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING
 
 from django.utils.translation import gettext_lazy
 
-from .. import conf
+from .. import conf, surveys
 from ..core.commands import batched
 from ..core.encoding import current_prefix
 from ..core.encoding import name as checked
 from ..core.operations import Command, Script, Steps, perform
-from ..management import loops
 from ..services.common.things import Thing
 from ..services.jobs.engine import Engine, Paused, check_pause, parse_paused
 from ..services.jobs.keys import queues_key
@@ -95,7 +94,7 @@ def queue_of(thing: Thing) -> Queue:
 
 def backend_of(alias: str) -> RedisBackend:
     """The backend of an alias. Raises the Problem."""
-    found = loops.backends().get(alias)
+    found = surveys.backends().get(alias)
     if found is None:
         raise Problem(NO_BACKEND)
     return found
@@ -106,7 +105,7 @@ def all_queues() -> list[Queue]:
     trip for each alias."""
     registries: list[tuple[str, str, Callable[[str], Queue]]] = []
     found = []
-    for backend in loops.backends().values():
+    for backend in surveys.backends().values():
         found += [task_queue(backend, name) for name in backend.queue_names]
         if not backend.queue_names:
             registries.append((backend.using, backend.engine.keys.queues, partial(task_queue, backend)))

@@ -16,8 +16,8 @@ from ..core.encoding import current_prefix, printable
 from ..services.common.pages import Page
 from ..web import problems
 from ..web.problems import Answer, Problem
+from . import SECTIONS
 from .base import ConsolePage, ThingPage
-from .sections import SECTIONS
 from .tables import Action, Cell, Row, Table
 
 #: what is said of a thing that does not exist (any more)

@@ -14,10 +14,9 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from .. import conf
+from .. import conf, surveys
 from ..core.encoding import printable
 from ..core.operations import perform
-from ..management import loops
 from ..services.common.operators import Health
 from ..services.common.things import Thing
 from ..services.history.history import History
@@ -88,7 +87,7 @@ class QueuesPage(ConsolePage):
 
     def workers(self) -> Table:
         """The backends with the numbers of their workers."""
-        found = [(alias, Health(using=one.using).workers(alias)) for alias, one in loops.backends().items()]
+        found = [(alias, Health(using=one.using).workers(alias)) for alias, one in surveys.backends().items()]
         return Table(
             _("Workers"),
             [_("Backend"), _("Alive"), _("Running")],
@@ -304,7 +303,7 @@ class WorkersPage(ConsolePage):
     template_name = "django_redis_messaging/console/tables.html"
 
     def get(self, request: HttpRequest) -> HttpResponse:
-        alias = request.GET.get("backend") or next(iter(loops.backends()), "")
+        alias = request.GET.get("backend") or next(iter(surveys.backends()), "")
         if not alias:
             return self.page({"page_title": _("Workers"), "tables": []})
         backend = backend_of(alias)

@@ -12,11 +12,10 @@ from django.utils.functional import Promise
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from .. import conf, handlers
+from .. import conf, handlers, surveys
 from ..core.encoding import current_prefix, printable
 from ..core.encoding import name as checked
 from ..core.operations import Command, Steps, perform
-from ..management import loops
 from ..services.common.operators import Health
 from ..services.common.things import Thing
 from ..services.expiries.listing import Timers
@@ -60,7 +59,7 @@ class SchedulePage(ConsolePage):
 
     def get(self, request: HttpRequest) -> HttpResponse:
         number = self.number
-        found = [one for backend in loops.backends().values() for one in schedules_of(backend)]
+        found = [one for backend in surveys.backends().values() for one in schedules_of(backend)]
         some = found[(number - 1) * PAGE : number * PAGE]
         more = len(found) > number * PAGE
         table = Table(
@@ -91,7 +90,7 @@ class SchedulePage(ConsolePage):
         return Table(
             _("Pollers"),
             [_("Backend"), _("Last poll")],
-            list(loops.backends().values()),
+            list(surveys.backends().values()),
             lambda backend: Row([backend.alias, poll_cell(backend)]),
             _("TASKS has no backend that uses Redis."),
         )

@@ -11,10 +11,10 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect
 from django.utils.translation import gettext as _
 
+from .. import surveys
 from ..core.encoding import printable
 from ..core.operations import perform
 from ..errors import InvalidArgument
-from ..management import loops
 from ..services.common.catalogue import Catalogue
 from ..services.common.things import Thing
 from ..web import identity as identities
@@ -70,7 +70,7 @@ class SearchPage(ConsolePage):
 
     def tasks(self, text: str) -> Iterator[tuple[Thing, str]]:
         """The queues of tasks with this name, and the task with this id."""
-        backends = loops.backends()
+        backends = surveys.backends()
         for alias, backend in backends.items():
             if text in backend.serving():
                 yield Thing("queue", text, alias), text

@@ -7,13 +7,12 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from .. import conf
+from .. import conf, surveys
 from ..checks.servers import ServerInfo, read_infos
 from ..core.commands import Clock, Command
 from ..core.encoding import current_prefix
 from ..core.operations import Steps, perform
 from ..errors import MessagingError
-from ..management import loops
 from ..services.common.arguments import to_datetime
 from ..services.common.catalogue import Catalogue, Counts
 from ..services.common.operators import Consumer, consumer_calls, parse_consumers
@@ -80,7 +79,7 @@ class State:
 def read_state() -> State:
     """Read all of it."""
     main = conf.alias()
-    aliases = list(dict.fromkeys([main, *(one.using for one in loops.backends().values())]))
+    aliases = list(dict.fromkeys([main, *(one.using for one in surveys.backends().values())]))
     snapshots = [read_snapshot(alias) for alias in aliases]
     attendance = read_attendance(aliases)
     servers: dict[tuple[str, str], ServerInfo] = {}
@@ -121,7 +120,7 @@ def read_attendance(aliases: Sequence[str]) -> Attendance:
     periodic = 0
     timers = TimerEngine(current_prefix())
     for using in aliases:
-        backends = [one for one in loops.backends().values() if one.using == using]
+        backends = [one for one in surveys.backends().values() if one.using == using]
         calls = [call for one in backends for call in calls_of(one)]
         if using == conf.alias():
             calls += consumer_calls(timers.keys)

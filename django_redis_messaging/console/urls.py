@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from django.urls import URLPattern, URLResolver, include, path
 
-from . import audit, channels, coordination, history, jobs, overview, queues, schedule, search
+from . import SECTIONS, audit, channels, coordination, history, jobs, overview, queues, schedule, search
 from .base import ConsolePage
-from .sections import SECTIONS
 
 if TYPE_CHECKING:
     from django.contrib.admin import AdminSite

@@ -17,7 +17,6 @@ from argparse import ArgumentParser
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
 from queue import Empty, SimpleQueue
 from time import monotonic, sleep
@@ -36,6 +35,8 @@ from ..services.history import gauges as _gauges  # noqa: F401  (the same)
 from ..services.jobs.poller import Poller
 from ..services.jobs.worker import MAX_WEIGHT, Limits
 from ..services.listening import Listener
+from ..surveys import backends as backends
+from ..surveys import tasks_installed as tasks_installed
 
 if TYPE_CHECKING:
     from ..tasks.backend import RedisBackend
@@ -365,20 +366,6 @@ def imported_function(path: str, what: str) -> Callable[..., Any]:
     if not callable(found):
         raise CommandError(f"{what} {path!r} is not a function.")
     return found  # type: ignore[no-any-return]
-
-
-def tasks_installed() -> bool:
-    """Whether Django's Tasks framework, or its backport, is installed."""
-    return any(find_spec(name) is not None for name in ("django.tasks", "django_tasks"))
-
-
-def backends() -> dict[str, RedisBackend]:
-    """The backends of TASKS that are this app's, by alias; none where Django's Tasks are not installed."""
-    if not tasks_installed():
-        return {}
-    from ..tasks.backend import our_backends
-
-    return {backend.alias: backend for backend in our_backends()}
 
 
 def chosen_backend(alias: str) -> RedisBackend:

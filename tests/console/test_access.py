@@ -13,10 +13,9 @@ from django.urls import reverse
 from pytest_django import Settings
 
 from django_redis_messaging import ConfigurationError, Lock
-from django_redis_messaging.console import access
+from django_redis_messaging.console import SECTIONS, access
 from django_redis_messaging.console.access import Console
 from django_redis_messaging.console.base import ChangePage, ThingPage
-from django_redis_messaging.console.sections import SECTIONS
 from django_redis_messaging.console.urls import ROUTES, Route
 from django_redis_messaging.services.audit import AuditTrail
 from django_redis_messaging.services.common.things import Thing

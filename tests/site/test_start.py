@@ -34,7 +34,7 @@ apps.set_installed_apps([*others, "django_redis_messaging"])
 """
 ADDED = """
 added = set(sys.modules) - before - {"__future__"}
-assert added == {f"django_redis_messaging{name}" for name in ("", ".apps", ".admin")}, added
+assert added == {f"django_redis_messaging{name}" for name in ("", ".apps", ".admin", ".console")}, added
 """
 RELOADING = """
 wanted = ("redis.connection", *(f"django_redis_messaging.{name}" for name in ("api", "checks", "web.checks")))

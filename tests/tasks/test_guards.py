@@ -363,7 +363,7 @@ class TestDeferred:
         result = jobs.note.enqueue(1)
         assert len(json.loads(server().hget(keys().jobs, result.id))) == 6
         burst()
-        known = {"RedisBackend.push", "Engine.claim", "Engine.beat", "Engine.remove_worker"}
+        known = {"RedisBackend.push", "Engine.claim", "Engine.beat", "Engine.remove_worker", "record"}
         assert operations.keys() <= known
 
     def test_many_calls_of_one_lock_do_not_block_others(

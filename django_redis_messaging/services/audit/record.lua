@@ -3,7 +3,9 @@
 -- uses common/_requests.lua
 -- uses common/_time.lua
 --
--- KEYS  1 trail: STREAM, 2-3 requests
+-- KEYS  1 trail: STREAM
+-- KEYS  2 requests of this window
+-- KEYS  3 requests of the window before
 -- ARGV  1 maximum number of entries
 -- ARGV  2 request id
 -- ARGV  3 request window: ms

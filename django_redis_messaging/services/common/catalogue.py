@@ -3,15 +3,16 @@ key that exists as long as it does."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ...core.commands import Argument
 from ...core.encoding import FORMAT, name, tag
-from ...core.operations import Command, Script, Service, Steps, asynchronous, operation
-from ...core.topology import Cluster, endpoint
+from ...core.operations import Command, Service, Steps, asynchronous, operation
+from ...core.topology import Cluster, endpoint, literal_pattern
 from ..jobs.keys import queues_key
 from .operators import probe_key
+from .scanning import Scan
 from .things import Thing
 
 #: by kind, the end of the name of that key
@@ -26,8 +27,8 @@ MARKERS = {
     "files": ":state",
     "directory": ":records",
 }
-#: keys that a count searches: about 3 ms
-MAX_SEARCHED = 2000
+#: calls of SCAN that a count makes, and keys that each of them searches
+SCANS, SCAN_KEYS = 2, 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,14 +53,19 @@ class Catalogue(Service):
 
     @operation
     def count(self) -> Steps[Counts]:
-        """How many things of each kind there are, among the first 2,000 keys of a server: of a Cluster, of
-        one primary. Locks count for a day after their last use."""
-        words: list[Argument] = [f"{self._prefix}:{FORMAT}:", MAX_SEARCHED]
-        for kind, ending in MARKERS.items():
-            words += (kind, ending)
-        searched_all, *numbers = yield Script("common/count_things", [probe_key(self._prefix, 0)], words)
-        is_complete = bool(searched_all) and not isinstance(endpoint(self._using).router, Cluster)
-        return Counts(dict(zip(MARKERS, numbers, strict=True)), is_complete)
+        """How many things of each kind there are, among the first 2,000 keys of the app: of a Cluster, of one
+        primary. Locks count for a day after their last use."""
+        begin, found, cursor = f"{self._prefix}:{FORMAT}:", set[bytes](), 0
+        key = probe_key(self._prefix, 0)
+        for _ in range(SCANS):
+            reply, keys = yield Scan(key, cursor, literal_pattern(begin) + "{*", SCAN_KEYS)
+            found.update(keys)
+            cursor = int(reply)
+            if not cursor:
+                break
+        is_complete = not cursor and not isinstance(endpoint(self._using).router, Cluster)
+        numbers = Counter(_kind_of(one.decode(errors="replace").removeprefix(begin)) for one in found)
+        return Counts({kind: numbers[kind] for kind in MARKERS}, is_complete)
 
     acount = asynchronous(count)
 
@@ -75,3 +81,9 @@ class Catalogue(Service):
         return things if score is None else [*things, Thing("queue", checked)]
 
     afind = asynchronous(find)
+
+
+def _kind_of(key: str) -> str:
+    """The kind of thing that has a key, without the prefix, as its only one of this name; else ""."""
+    kind, _, rest = key.removeprefix("{").partition(":")
+    return kind if MARKERS.get(kind) == rest.partition("}")[2] else ""

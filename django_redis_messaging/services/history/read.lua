@@ -17,8 +17,9 @@
 local open_key, slots_key = KEYS[1], KEYS[2]
 local columns, counts = ARGV[1], tonumber(ARGV[2])
 local seconds, step, wanted = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
+local numbers = ARGV[6]
 local chosen = {}
-for number in string.gmatch(ARGV[6], '%d+') do
+for number in string.gmatch(numbers, '%d+') do
   chosen[#chosen + 1] = tonumber(number)
 end
 local now = milliseconds()

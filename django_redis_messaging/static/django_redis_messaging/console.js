@@ -7,6 +7,8 @@ const live = document.getElementById("drm-live");
 const isInUse = () =>
   live.contains(document.activeElement) || live.querySelector("input:checked, details[open]") !== null;
 
+const TOKENS = /csrfmiddlewaretoken. value=.\w+/g;
+
 const start = () => {
   const { dataset } = fresh;
   const [button, status] = [fresh.querySelector("button"), fresh.querySelector("[role=status]")];
@@ -22,7 +24,7 @@ const start = () => {
       const html = await answer.text();
       status.textContent = "";
       // the answer has other CSRF tokens each time
-      const content = html.replaceAll(/name="csrfmiddlewaretoken" value="[^"]*"/g, "");
+      const content = html.replaceAll(TOKENS, "");
       if (content === shown || isInUse() || isPaused) return;
       shown = content;
       live.innerHTML = html;
