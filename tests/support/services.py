@@ -54,9 +54,14 @@ from django_redis_messaging import (
     live,
 )
 from django_redis_messaging.handlers import TimerHandler
+from django_redis_messaging.services.audit import AuditTrail
 from django_redis_messaging.services.broadcasts.broadcast import BroadcastKeys
 from django_redis_messaging.services.chats.keys import ChatKeys
+from django_redis_messaging.services.common.catalogue import Catalogue
+from django_redis_messaging.services.common.things import Thing
 from django_redis_messaging.services.expiries.timers import TIMERS
+from django_redis_messaging.services.history.history import History
+from django_redis_messaging.services.history.keys import Series
 from django_redis_messaging.services.jobs.keys import JobKeys
 from django_redis_messaging.services.jobs.worker import Limits
 from django_redis_messaging.services.listening import Listener
@@ -951,6 +956,24 @@ async def forgetting(call: Call, me: str) -> None:
     await call(messaging, "forget", f"{me}-bob")
 
 
+async def operators(call: Call, me: str) -> None:
+    """What is found, explained and recorded of things on all nodes."""
+    names = [f"{me}-{number}" for number in range(SEVERAL)]
+    for name in names:
+        lock = Lock(name, timeout=60)
+        assert await call(lock, "acquire", blocking=False)
+        assert [str(one) for one in await call(Catalogue(), "find", name)] == [f"lock:{name}"]
+        [cause] = (await call(messaging, "explain", Thing("lock", name))).causes
+        assert (cause.code, str(cause.thing)) == ("lock_held", f"lock:{name}")
+        await call(AuditTrail(), "record", me, "release", Thing("lock", name), request_id=name)
+        await call(lock, "release")
+    assert (await call(Catalogue(), "count")).by_kind["lock"] >= 0
+    entries = [entry.thing for entry in await call(AuditTrail(), "entries", limit=500) if entry.by == me]
+    assert entries == [f"lock:{name}" for name in reversed(names)]
+    [line] = await call(History(), "lines", [Series("queue", me)])
+    assert line.points == []
+
+
 #: the services whose resources many callers share: while servers fail, and while nothing may be lost
 FAILING: list[type[Shared]] = [Chats, Broadcasts, Jobs, Timers, Locks]
 SHARED: list[type[Shared]] = [*FAILING, Mailboxes, Semaphores, Rates]
@@ -973,6 +996,7 @@ STORIES: list[Story] = [
     aggregates,
     user_rates,
     forgetting,
+    operators,
 ]
 #: the same, of services that are used by this one caller only
 ALONE: list[Story] = [live_events, tasks]
