@@ -28,7 +28,7 @@ from ..services.common.operators import (
 from ..services.common.purposes import Purpose, purpose_of
 from ..services.common.scanning import scan_budget
 from ..services.common.things import Thing
-from ..services.locks.lock import MAX_LISTED, Lock, LockInfo
+from ..services.locks.lock import MAX_LISTED, Lock, LockInfo, LockKeys, parse_fence_key
 from ..services.rates.listing import OWN, RateUse, page_rates, read_rate, reset_rate
 from ..services.rates.rate_limit import declared_limits
 from ..services.rates.user_rates import RATES
@@ -50,11 +50,6 @@ OTHER_HOLDER = Answer(
 )
 NO_HOLDER = Answer(
     409, "changed", gettext_lazy("This client doesn't hold it any more. Nothing was released.")
-)
-NO_LIMIT = Answer(
-    400,
-    "invalid",
-    gettext_lazy("The limit must be a whole number from 0 to %(maximum)s.") % {"maximum": MAX_PERMITS},
 )
 
 
@@ -305,7 +300,9 @@ class LockPage(FactsPage):
         thing = self.thing
         lock = lock_of(thing)
         info = lock.info()
-        if info.holder is None and not info.fence and not info.waiting:
+        # What has another key, and was never acquired, may be no lock: its value is not shown as a holder.
+        is_lock = info.fence or info.waiting or (info.holder is not None and not thing.where)
+        if not is_lock:
             raise Problem(NOT_FOUND)
         purpose = purpose_of(current_prefix(), thing.name, thing.where or None)
         facts = [
@@ -325,7 +322,13 @@ class LockPage(FactsPage):
 
 
 def lock_of(thing: Thing) -> Lock:
-    return Lock(thing.name, key=thing.where or None)
+    """The lock. Raises the Problem if it has another name: CONSOLE decides by the name, and the key is what
+    counts."""
+    lock = Lock(thing.name, key=thing.where or None)
+    prefix = current_prefix()
+    if parse_fence_key(prefix, LockKeys(prefix, lock.key).fence) != (thing.name, lock.key):
+        raise Problem(problems.INVALID)
+    return lock
 
 
 def waiting_table(clients: Sequence[tuple[str, datetime | None]]) -> Table:
@@ -444,7 +447,8 @@ class SetLimit(ChangePage):
         """The new limit; raises the Problem for another text."""
         text = self.request.POST.get("limit", "").strip()
         if not (text.isascii() and text.isdecimal() and len(text) < 10 and int(text) <= MAX_PERMITS):
-            raise Problem(NO_LIMIT)
+            reason = _("The limit must be a whole number from 0 to %(maximum)s.") % {"maximum": MAX_PERMITS}
+            raise Problem(Answer(400, "invalid", reason))
         return int(text)
 
     def question(self, things: Sequence[Thing]) -> Question:

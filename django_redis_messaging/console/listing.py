@@ -24,7 +24,8 @@ from .tables import Action, Cell, Row, Table
 NOT_FOUND = Answer(404, "not_found", gettext_lazy("This doesn't exist any more."))
 #: what a function of services/common/pages.py needs: alias, prefix, text in the name, cursor
 Read = Callable[[str, str, str, str], Page[Any]]
-_TOKEN = re.compile(r"(.{1,40}):(\d{1,10}):[0-9a-f]{16}")
+#: a token of this app, see services/common/leases.py: in a task, it ends with that
+_TOKEN = re.compile(r"(.{1,40}?):(\d{1,10}):[0-9a-f]{16}(?::task:\S+)?")
 
 
 class ListPage(ConsolePage):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -28,17 +29,26 @@ from django_redis_messaging import (
     conf,
     rate_limit,
 )
+from django_redis_messaging.console import coordination
 from django_redis_messaging.console.access import Console
 from django_redis_messaging.services.common.things import Thing
 from django_redis_messaging.services.files.keys import lease_key
 from django_redis_messaging.services.listening.listener import DispatchLock
 from django_redis_messaging.services.rates.user_rates import UserRate
 
+from ..explaining.site import lock_inside
 from ..support.server import change, no_server, server, until
 from .conftest import Sign
 from .pages import HOSTILE, SHOWN, ask, changes, confirm, facts, fields, get, names, rows, text, url
 
 KINDS = ("lock", "rwlock", "semaphore", "latch")
+
+
+class OfShop(Console):
+    """Only what is called shop may be changed."""
+
+    def may_act(self, user: Any, action: str, thing: Thing) -> bool:
+        return thing.name == "shop"
 
 
 class Careful(Console):
@@ -161,6 +171,11 @@ class TestLocks:
         assert rows(shown["latch"]) == [["parts of the import", "12", "7"]]
         assert "<script>alert" not in "".join(shown.values())
 
+    def test_a_lock_that_a_task_holds_shows_its_process(self, boss: Client) -> None:
+        lock_inside("0abc", "nightly")
+        [row] = rows(text(boss, "locks"))
+        assert ":task:default/0abc" in row[1] and f"process {os.getpid()} on " in row[1]
+
     def test_filters_by_a_text_in_the_name(self, boss: Client) -> None:
         for name in ("nightly report", "nightly*", "lock", HOSTILE):
             Lock(name).acquire()
@@ -255,13 +270,28 @@ class TestLocks:
         assert changes() == []
 
     def test_other_keys_are_no_locks(self, boss: Client) -> None:
-        """Nothing that a lock has not written can be deleted."""
+        """Nothing that a lock has not written can be read or deleted."""
         key = f"{conf.prefix()}:x"
-        server().set(key, "value")
-        assert confirm(boss, "release", Thing("lock", "x", key), holder="value").status_code == 404
-        assert server().get(key) == b"value"
+        server().set(key, "a session")
+        thing = Thing("lock", key, key)
+        answer = get(boss, "lock", thing=thing)
+        assert answer.status_code == 404 and "a session" not in answer.content.decode()
+        assert confirm(boss, "release", thing, holder="a session").status_code == 404
+        assert server().get(key) == b"a session"
         assert confirm(boss, "release", Thing("lock", "x", "a}b"), holder="value").status_code == 400
         assert boss.post(url("release")).status_code == 400
+
+    def test_a_lock_has_no_other_name(self, boss: Client, settings: Settings) -> None:
+        """CONSOLE decides by the name, so that must be the one of the lock that is released."""
+        change(settings, CONSOLE=f"{__name__}.OfShop")
+        with Lock("nightly") as lock, Lock("x", key=f"{conf.prefix()}:stock") as own:
+            for one in (lock, own):
+                thing = Thing("lock", "shop", one.key)
+                answer = confirm(boss, "release", thing, holder=str(one.info().holder))
+                assert answer.status_code == 400 and one.owned()
+                assert get(boss, "lock", thing=thing).status_code == 400
+            same = Thing("lock", lock.key, lock.key)
+            assert get(boss, "lock", thing=same).status_code == 400
 
     def test_a_lock_that_was_handed_over_has_no_time(self, boss: Client) -> None:
         """Its new holder has not confirmed it yet."""
@@ -331,6 +361,9 @@ class TestLocks:
         assert semaphore.info().limit == 3
         for wrong in ("", "-1", "x", "3.5", "10001", "9" * 30, "٣"):
             assert confirm(boss, "set_limit", thing, limit=wrong).status_code == 400
+        with mock.patch.object(coordination, "_", "translated: {}".format):
+            refused = confirm(boss, "set_limit", thing, limit="x").content.decode()
+        assert "translated: The limit must be a whole number from 0 to 10000." in refused
         assert semaphore.info().limit == 3 and len(changes()) == 1
 
     def test_the_page_of_a_latch(self, boss: Client) -> None:
