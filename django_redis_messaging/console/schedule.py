@@ -508,18 +508,22 @@ class TimerChange(ChangePage):
     limit = 1
 
     def started(self, thing: Thing) -> str:
-        """The id of the start of the timer that is meant: the one that the page has shown."""
-        return self.request.POST.get("id") or find_timer(thing).job.id
+        """The id of the start of the timer that is meant. Raises the Problem if it has ended."""
+        return self.find(thing).id
+
+    def find(self, thing: Thing) -> JobRow:
+        """The timer. Raises the Problem if it has started, or is not the one that the page has shown."""
+        job = find_timer(thing).job
+        if self.request.POST.get("id", job.id) != job.id:
+            raise Problem(NO_TIMER)
+        return job
 
     def facts(self, thing: Thing) -> list[tuple[str, Cell]]:
-        """The timer. Raises the Problem if it has started, or was replaced."""
-        job = find_timer(thing).job
-        if job.id != self.started(thing):
-            raise Problem(NO_TIMER)
+        """The timer. Raises the Problem as `find`."""
         return [
             (_("Namespace"), to_cell(thing.where)),
             (_("Timer"), to_cell(thing.name)),
-            (_("Due"), to_cell(job.due_at)),
+            (_("Due"), to_cell(self.find(thing).due_at)),
         ]
 
 

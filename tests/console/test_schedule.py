@@ -196,6 +196,16 @@ class TestTimers:
                 assert post(boss, action, thing, id=shown, **data).status_code == 404
         assert (orders.remaining("17") or 0) > 500
 
+    def test_the_id_of_another_timer_is_refused(self, boss: Client) -> None:
+        """CONSOLE and the audit trail are given the name, so that must be the one of the timer."""
+        orders, mine, other = Expiry("order"), Thing("timer", "17", "order"), Thing("timer", "18", "order")
+        orders.start("17", 600)
+        orders.start("18", 600)
+        [shown] = re.findall(r'name="id" value="(\w+)"', page(boss, "timer", other))[:1]
+        for action in ("fire", "cancel_timer"):
+            assert post(boss, action, mine, id=shown, confirmed="1").status_code == 404
+        assert (orders.remaining("18") or 0) > 500 and not AuditTrail().entries()
+
     def test_one_timer(self, boss: Client) -> None:
         Expiry("order").start(HOSTILE, 60, {"password": "hunter2", "to": HOSTILE})
         text = page(boss, "timer", Thing("timer", HOSTILE, "order"))
