@@ -250,6 +250,8 @@ class ChangePage(ConsolePage):
     kinds: tuple[str, ...] = ()
     #: how many things it may be about
     limit = MAX_SELECTED
+    #: things that `apply` has changed so far, where it may fail after some of them
+    changed = 0
     template_name = "django_redis_messaging/console/confirm.html"
     refresh = 0
 
@@ -312,8 +314,11 @@ class ChangePage(ConsolePage):
         """Make the change, record it, and show the page from which it was made."""
         try:
             number = self.apply(things)
-        except OutcomeUnknown:
-            self.record(things, 0, _("The outcome is not known."))
+        except (OutcomeUnknown, Unavailable) as error:
+            # Of a change in several steps, the first ones may have been made.
+            is_unknown = isinstance(error, OutcomeUnknown)
+            reason = _("The outcome is not known.") if is_unknown else printable(str(error))
+            self.record(things, self.changed, reason)
             raise
         self.record(things, number, self.detail())
         messages.success(self.request, self.said(number), fail_silently=True)
@@ -322,5 +327,7 @@ class ChangePage(ConsolePage):
     def record(self, things: Sequence[Thing], number: int, detail: str) -> None:
         """Add the change to the log and to the audit trail."""
         by, text = self.request.user.get_username(), " ".join(map(str, things))
-        logger.warning("User %r: %s of %d things (%.200s). %s", by, self.action, number, text, detail)
+        logger.warning(
+            "User %r: %s of %d things (%.200s). %s", by, self.action, number, text, printable(detail)
+        )
         AuditTrail().record(by, self.action, text, number=number, detail=detail)

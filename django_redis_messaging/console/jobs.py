@@ -4,7 +4,7 @@ place of a queue that match a filter."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from typing import Any
 from urllib.parse import unquote
@@ -317,7 +317,9 @@ class JobsChange(ChangePage):
             self.is_complete, number = changed.is_complete, changed.count
         else:
             self.is_complete = True
-            number = sum(self.make(queue, ids).count for queue, ids in by_queue(things))
+            for queue, ids in by_queue(things):
+                self.changed += self.make(queue, ids).count
+            number = self.changed
         if not number:
             raise Problem(CHANGED)
         return number
@@ -374,7 +376,7 @@ class DueField(JobsChange):
     def fields(self, things: Sequence[Thing]) -> Sequence[Field]:
         zone = timezone.get_current_timezone_name()
         hint = _("In the time zone %(zone)s.") % {"zone": zone}
-        now = timezone.localtime().strftime("%Y-%m-%dT%H:%M")
+        now = timezone.localtime(datetime.now(UTC)).strftime("%Y-%m-%dT%H:%M")
         return [Field("due", _("Due"), "datetime-local", now, hint, is_required=True)]
 
     @cached_property
@@ -383,7 +385,7 @@ class DueField(JobsChange):
         found = moment_in(self.request.POST, "due")
         if found is None:
             raise InvalidArgument("due is missing: enter when the jobs are to run.")
-        return found if found > timezone.now() else timedelta(0)
+        return found if found > datetime.now(UTC) else timedelta(0)
 
     def detail(self) -> str:
         return " ".join(filter(None, (super().detail(), f"due={self.request.POST['due']}")))

@@ -18,13 +18,14 @@ from django.test import Client
 from django.utils import timezone
 from pytest_django import Settings
 
-from django_redis_messaging import DelayQueue, Lock, conf
+from django_redis_messaging import DelayQueue, Lock, Unavailable, conf
 from django_redis_messaging.console import contents, queues
 from django_redis_messaging.console.access import Console
 from django_redis_messaging.console.contents import Contents, parse
 from django_redis_messaging.services.audit import AuditTrail
 from django_redis_messaging.services.common.things import Thing
 from django_redis_messaging.services.jobs import engine
+from django_redis_messaging.services.jobs.listing import Jobs
 from django_redis_messaging.tasks.compat import TaskResult
 
 from ..support.console import HOSTILE, SHOWN, change, page, post, url
@@ -365,6 +366,36 @@ class TestChanges:
         assert "2 jobs were discarded." in change(boss, "discard", QUEUE, place="dead", text="customer")
         [entry, *_] = AuditTrail().entries()
         assert (entry.thing, entry.number, entry.detail) == (str(QUEUE), 2, "place=dead text=customer")
+
+    def test_a_site_without_time_zones(self, boss: Client, settings: Settings) -> None:
+        settings.USE_TZ = False
+        DelayQueue("mail").push("x")
+        thing = Thing("queue", "mail")
+        assert "datetime-local" in post(boss, "reschedule", thing, place="ready").content.decode()
+        change(boss, "reschedule", thing, place="ready", due="2036-01-01T12:00")
+        assert "2036" in page(boss, "queue", thing, place="delayed")
+        for place in ("dead", "finished"):
+            assert page(boss, "queue", QUEUE, place=place)
+
+    def test_a_change_that_fails_in_the_middle_is_recorded(self, boss: Client) -> None:
+        things = [Thing("job", DelayQueue(name).push("x"), name) for name in ("mail", "sms")]
+        cancel, calls = Jobs.cancel, itertools.count()
+
+        def fail_at_second(*args: Any, **options: Any) -> Any:
+            if next(calls):
+                raise Unavailable("The server has gone.")
+            return cancel(*args, **options)
+
+        with mock.patch.object(Jobs, "cancel", fail_at_second):
+            assert post(boss, "cancel", *things, confirmed="1").status_code == 503
+        [entry] = AuditTrail().entries()
+        assert (entry.action, entry.number, entry.detail) == ("cancel", 1, "The server has gone.")
+
+    def test_a_reason_is_one_line_in_the_log(self, boss: Client, caplog: pytest.LogCaptureFixture) -> None:
+        DelayQueue("mail").push("x")
+        change(boss, "pause", Thing("queue", "mail"), reason="moving\nERROR \x1b[31m")
+        [record] = [one for one in caplog.records if one.name == "django_redis_messaging.console.base"]
+        assert record.getMessage().endswith(r"moving\nERROR \x1b[31m")
 
     def test_where_a_filter_applies(self, boss: Client) -> None:
         """To a place of jobs that the change is about, and to one queue only."""
