@@ -404,6 +404,18 @@ def free_semaphore(site: Site) -> tuple[Any, Chain]:
 
 
 @situation
+def semaphore_without_permits(site: Site) -> tuple[Any, Chain]:
+    Semaphore("printer", 1).set_limit(0)
+    return "semaphore:printer", [("permits_held", "semaphore:printer")]
+
+
+@situation
+def key_without_permits(site: Site) -> tuple[Any, Chain]:
+    site.engine.set_limit("exports", 0)
+    return "permit:default/exports", [("permits_held", "permit:default/exports")]
+
+
+@situation
 def permit(site: Site) -> tuple[Any, Chain]:
     site.run("a", "permit:ex%2Fports/1")
     site.beat(running=1)

@@ -321,9 +321,10 @@ def _read_permit(slot: Slot, thing: Thing) -> Steps[Sight]:
         Command("ZRANGEBYLEX", keys.held, f"[{name} ", f"({name}!", "LIMIT", 0, MAX_HOLDERS, reads=True),
     ]
     most = None if limit is None else int(limit)
-    if not held or (most is not None and held < most):
+    if held < most if most is not None else not held:
         return Sight([make("permits_free", thing, held=held, limit=most)])
     holders = [Thing("task", one.decode().partition(" ")[2], slot.alias) for one in members]
     names = tuple(map(str, holders))
-    cause = make("permits_held", thing, holder=names[0], holders=names, held=held, limit=most)
-    return Sight([cause], holders[0])
+    holder = names[0] if names else None
+    cause = make("permits_held", thing, holder=holder, holders=names, held=held, limit=most)
+    return Sight([cause], holders[0] if holders else None)

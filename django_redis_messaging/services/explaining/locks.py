@@ -91,11 +91,11 @@ def _read_rwlock(thing: Thing) -> Steps[Sight]:
 def _read_semaphore(thing: Thing) -> Steps[Sight]:
     script = semaphore_script(SemaphoreKeys(current_prefix(), thing.name), permits=MAX_LISTED)
     stored, count, waiting, permits, _ = yield script
-    limit, tokens = int(stored or 0) or None, tuple(token for token, _ in parse_pairs(permits))
-    if not count or (limit is not None and count < limit):
+    limit, tokens = None if stored is None else int(stored), tuple(token for token, _ in parse_pairs(permits))
+    if count < limit if limit is not None else not count:
         return Sight([make("permits_free", thing, held=count, limit=limit, waiting=waiting)])
     task = next(_tasks(tokens), None)
-    holder = str(task) if task else tokens[0]
+    holder = str(task) if task else next(iter(tokens), None)
     cause = make(
         "permits_held", thing, holder=holder, holders=tokens, held=count, limit=limit, waiting=waiting
     )
