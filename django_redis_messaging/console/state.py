@@ -65,7 +65,7 @@ class State:
     queues: Sequence[QueueGauges]
     #: what the poller has last recorded of the servers of the app's alias
     gauges: Sequence[ServerGauges]
-    #: seconds since these were counted; None: never, by any poller
+    #: seconds since a poller counted them; None: none ever did
     age: float | None
     attendance: Attendance
     #: by alias in CACHES and address: the fields of INFO; missing: it may not be read
@@ -92,7 +92,7 @@ def read_state() -> State:
     return State(
         [queue for snapshot in snapshots for queue in snapshot.queues],
         snapshots[0].servers,
-        snapshots[0].age,
+        snapshots[0].polled_age,
         attendance,
         servers,
         read_slow(main),

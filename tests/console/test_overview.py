@@ -19,7 +19,8 @@ from django_redis_messaging.console.state import Attendance, SlowCall, State
 from django_redis_messaging.core.operations import perform
 from django_redis_messaging.services.common.catalogue import MARKERS, Catalogue, Counts
 from django_redis_messaging.services.common.operators import Consumer
-from django_redis_messaging.services.history.gauges import QueueGauges, store_snapshot
+from django_redis_messaging.services.history.gauges import QueueGauges, record_gauges, store_snapshot
+from django_redis_messaging.services.history.history import History
 from django_redis_messaging.services.history.keys import Series
 from django_redis_messaging.services.history.recording import Counts as Recorded
 from django_redis_messaging.services.history.recording import record
@@ -140,6 +141,15 @@ class TestPage:
             assert f">{title}</a></h2>" in text, title
         assert "No poller has been running." in text and "redis_version" not in text
         assert server().info("server")["redis_version"].partition(".")[0] in text
+
+    @pytest.mark.one_server
+    def test_a_page_is_no_poller(self, boss: Client, messaging_alias: str) -> None:
+        """Without a poller, the page counts the queues itself, which must not look as if there were one."""
+        shown = [boss.get(reverse("admin:messaging_overview")).content.decode() for _ in range(2)]
+        assert all("No poller has been running" in one for one in shown)
+        perform(messaging_alias, record_gauges(messaging_alias, conf.prefix()))
+        History().refresh()
+        assert state.read_state().age < problems.MAX_READY
 
     @pytest.mark.one_server
     def test_a_recent_snapshot_is_read_and_an_old_one_made_anew(self, messaging_alias: str) -> None:

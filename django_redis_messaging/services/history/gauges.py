@@ -50,8 +50,8 @@ SERVER_FIELDS = {
 }
 #: the sections of INFO that have them: Redis 6 takes one at a time
 SECTIONS = ("memory", "clients", "stats")
-#: the field of a snapshot that has its moment
-MOMENT = b"at"
+#: the fields of a snapshot that have its moment, and that of the latest one that a poller has made
+MOMENT, POLLED = b"at", b"polled"
 
 
 class QueueGauges(NamedTuple):
@@ -137,6 +137,8 @@ class Snapshot(NamedTuple):
     #: in the order of their kinds and names
     queues: list[QueueGauges]
     servers: list[ServerGauges]
+    #: as `age`, of the latest one that a poller has made: pages make some, too
+    polled_age: float | None = None
 
 
 def read_snapshot(prefix: str) -> Steps[Snapshot]:
@@ -144,15 +146,21 @@ def read_snapshot(prefix: str) -> Steps[Snapshot]:
     key = HistoryKeys(prefix).now
     clock, flat = yield [Clock(key), Command("HGETALL", key, reads=True)]
     stored: dict[bytes, bytes] = dict(batched(flat, 2))
-    at = stored.pop(MOMENT, None)
+    at, polled = stored.pop(MOMENT, None), stored.pop(POLLED, None)
     if at is None:
         return Snapshot(None, None, [], [])
-    age = (Clock.milliseconds(clock) - int(at)) / 1000
+    now = Clock.milliseconds(clock)
     found = [_parse(name.decode(), text.decode()) for name, text in sorted(stored.items())]
     queues = [one for one in found if isinstance(one, QueueGauges)]
     servers = [one for one in found if isinstance(one, ServerGauges)]
     moment = datetime.fromtimestamp(int(at) / 1000, UTC)
-    return Snapshot(moment, age if age >= 0 else math.inf, queues, servers)
+    return Snapshot(moment, _age(now, at), queues, servers, None if polled is None else _age(now, polled))
+
+
+def _age(now: int, at: bytes) -> float:
+    """Seconds since a moment, ms; infinite after the clock was set back."""
+    age = (now - int(at)) / 1000
+    return age if age >= 0 else math.inf
 
 
 def _parse(name: str, text: str) -> Gauges:
@@ -167,9 +175,9 @@ def _parse(name: str, text: str) -> Gauges:
     return QueueGauges(series, ready, delayed, leased, dead, parked, oldest, float(words["rate"]))
 
 
-def store_snapshot(prefix: str, gauges: Iterable[Gauges]) -> Steps[None]:
-    """Replace the snapshot."""
-    words: list[Argument] = [SNAPSHOT_TTL]
+def store_snapshot(prefix: str, gauges: Iterable[Gauges], *, is_polled: bool = True) -> Steps[None]:
+    """Replace the snapshot. `is_polled`: whether a poller does."""
+    words: list[Argument] = [SNAPSHOT_TTL, int(is_polled)]
     for one in gauges:
         words += (str(one.series), one.text)
     yield Script("history/snapshot", [HistoryKeys(prefix).now], words)
@@ -232,9 +240,10 @@ def record_gauges(using: str, prefix: str) -> Steps[float]:
     if left > 0:
         return left
     before = yield from read_snapshot(prefix)
-    if before.age is not None and before.age < INTERVAL - 1:
-        _next[using, prefix] = now + INTERVAL - before.age
-        return INTERVAL - before.age
+    age = before.polled_age
+    if age is not None and age < INTERVAL - 1:
+        _next[using, prefix] = now + INTERVAL - age
+        return INTERVAL - age
     _next[using, prefix] = now + INTERVAL
     queues = yield from count_queues(using, MAX_QUEUES)
     servers = read_servers(using)
