@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from django.http import HttpRequest, HttpResponse
@@ -10,6 +11,7 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
+from .. import conf, surveys
 from ..core.encoding import printable
 from ..services.history.history import PERIODS, History, Line
 from ..services.history.keys import KINDS, Series
@@ -102,7 +104,7 @@ class HistoryPage(ConsolePage):
         series = Series.parse(name)
         if series.kind not in DRAWINGS:
             raise Problem(problems.INVALID)
-        [line] = History().lines([series], period)
+        [line] = read_lines([series], period)
         drawn = [draw(one, line) for one in DRAWINGS[series.kind]]
         title = f"{TITLES[series.kind]}: {printable(series.name)}"
         crumbs = [(_("History"), self.url("history", kind=series.kind))]
@@ -113,8 +115,8 @@ class HistoryPage(ConsolePage):
         after = self.request.GET.get("after", "")
         if kind not in KINDS:
             raise Problem(problems.INVALID)
-        names = [one for one in History().series(kind) if str(one) > after]
-        lines = History().lines(names[:PAGE], period, columns=LISTED)
+        names = [one for one in recorded(kind) if str(one) > after]
+        lines = read_lines(names[:PAGE], period, columns=LISTED)
         following = str(names[PAGE - 1]) if len(names) > PAGE else ""
         table = List(
             str(TITLES[kind]),
@@ -142,6 +144,30 @@ class HistoryPage(ConsolePage):
             total(line, "failed"),
             Cell(f"{max(slowest):.3g} s", is_number=True) if slowest else None,
         ])  # fmt: skip
+
+
+def using_of(series: Series) -> str:
+    """The CACHES alias at which a series is recorded: that of its backend, else that of the app."""
+    backend = surveys.backends().get(series.where)
+    return conf.alias() if backend is None else backend.using
+
+
+def recorded(kind: str) -> list[Series]:
+    """The series of a kind at all aliases, in the order of their names. One round trip for each alias."""
+    names = [(using, one) for using in surveys.aliases() for one in History(using=using).series(kind)]
+    return sorted((one for using, one in names if using_of(one) == using), key=str)
+
+
+def read_lines(
+    series: Sequence[Series], period: str = "hour", *, columns: Collection[str] | None = None
+) -> list[Line]:
+    """What was recorded of up to 20 series in a period, in their order. One round trip for each alias."""
+    found: dict[Series, Line] = {}
+    for using in dict.fromkeys(map(using_of, series)):
+        some = [one for one in series if using_of(one) == using]
+        lines = History(using=using).lines(some, period, columns=columns)
+        found |= zip(some, lines, strict=True)
+    return [found[one] for one in series]
 
 
 def draw(drawing: Drawing, line: Line) -> tuple[SafeString, Table]:

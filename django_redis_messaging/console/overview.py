@@ -16,10 +16,11 @@ from django.utils.translation import ngettext
 
 from ..checks.servers import ServerInfo, version
 from ..services.history.gauges import QueueGauges
-from ..services.history.history import MAX_READ, History, Line
+from ..services.history.history import MAX_READ, Line
 from ..services.history.keys import Series
 from .base import ConsolePage
 from .charts import sparkline
+from .history import read_lines
 from .problems import find_troubles
 from .state import State, alive, read_state
 from .tables import Cell, Row, Table, duration, to_cell
@@ -55,7 +56,7 @@ class OverviewPage(ConsolePage):
 
     def get(self, request: HttpRequest) -> HttpResponse:
         state = read_state()
-        lines = History().lines(chosen_series(state), columns=("ran", "round_trip"))
+        lines = read_lines(chosen_series(state), columns=("ran", "round_trip"))
         context = {
             "page_title": _("Overview"),
             "troubles": [(one, self.link(one)) for one in find_troubles(state)],

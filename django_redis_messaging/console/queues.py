@@ -19,7 +19,6 @@ from ..core.encoding import printable
 from ..core.operations import perform
 from ..services.common.operators import Health
 from ..services.common.things import Thing
-from ..services.history.history import History
 from ..services.history.keys import Series
 from ..services.jobs.engine import Paused
 from ..services.jobs.listing import JobRow
@@ -29,7 +28,7 @@ from ..web.problems import Answer, Problem
 from .base import ChangePage, ConsolePage, Field, Question, ThingPage
 from .charts import Table as Numbers
 from .contents import MAX_LINE, shortened
-from .history import RAN, RUN, WAIT, draw
+from .history import RAN, RUN, WAIT, draw, read_lines
 from .job_queues import Counted, Queue, all_queues, backend_of, count, queue_of
 from .jobs import CHANGES, FILTERS, PLACES, job_filter, shown_contents
 from .tables import Action, Cell, Row, Table, Value, duration, to_cell
@@ -175,10 +174,7 @@ class QueuePage(ThingPage):
 
     def charts(self) -> list[tuple[SafeString, Numbers]]:
         """What ended in the last hour, and how long it waited and ran."""
-        using = conf.alias() if self.queue.backend is None else self.queue.backend.using
-        [line] = History(using=using).lines(
-            [self.series], columns=(*RAN.columns, *WAIT.columns, *RUN.columns)
-        )
+        [line] = read_lines([self.series], columns=(*RAN.columns, *WAIT.columns, *RUN.columns))
         return [draw(drawing, line) for drawing in (RAN, WAIT, RUN)] if line.points else []
 
     @property

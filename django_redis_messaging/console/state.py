@@ -79,21 +79,20 @@ class State:
 def read_state() -> State:
     """Read all of it."""
     main = conf.alias()
-    aliases = list(dict.fromkeys([main, *(one.using for one in surveys.backends().values())]))
-    snapshots = [read_snapshot(alias) for alias in aliases]
-    attendance = read_attendance(aliases)
+    snapshots: dict[str, Snapshot] = {main: read_snapshot(main)}
     servers: dict[tuple[str, str], ServerInfo] = {}
     errors = []
-    for alias in aliases:
+    for alias in surveys.aliases():
         try:
+            snapshots[alias] = snapshots.get(alias) or read_snapshot(alias)
             servers |= {(alias, address): info for address, info in read_infos(alias).items()}
-        except MessagingError as error:
+        except MessagingError as error:  # the others are shown all the same
             errors.append(str(error))
     return State(
-        [queue for snapshot in snapshots for queue in snapshot.queues],
-        snapshots[0].servers,
-        snapshots[0].polled_age,
-        attendance,
+        [queue for snapshot in snapshots.values() for queue in snapshot.queues],
+        snapshots[main].servers,
+        snapshots[main].polled_age,
+        read_attendance([*snapshots]),
         servers,
         read_slow(main),
         Catalogue().count(),

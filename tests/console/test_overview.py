@@ -26,6 +26,7 @@ from django_redis_messaging.services.history.recording import Counts as Recorded
 from django_redis_messaging.services.history.recording import record
 from django_redis_messaging.services.jobs.engine import Paused
 
+from ..support.aliases import entry
 from ..support.round_trips import round_trips
 from ..support.server import change, server
 from ..tasks import jobs
@@ -150,6 +151,24 @@ class TestPage:
         perform(messaging_alias, record_gauges(messaging_alias, conf.prefix()))
         History().refresh()
         assert state.read_state().age < problems.MAX_READY
+
+    @pytest.mark.one_server
+    def test_tasks_at_other_servers(self, boss: Client, settings: Settings) -> None:
+        """Their history is read where it is recorded; if one can't be reached, the others are shown."""
+        tasks, here = settings.TASKS["default"], settings.CACHES[conf.alias()]["LOCATION"]
+        others = {"second": entry(here.replace("db=0", "db=1")), "gone": entry("redis://127.0.0.1:1/0")}
+        settings.CACHES = {**settings.CACHES, **others}
+        entries = {name: {**tasks, "OPTIONS": {**tasks["OPTIONS"], "USING": name}} for name in others}
+        settings.TASKS = {"default": tasks, "second": entries["second"]}
+        series = Series("queue", "emails", "second")
+        perform("second", record(conf.prefix(), {series: Recorded({"ran": 5}, {})}, "r"))
+        listed = boss.get(reverse("admin:messaging_history")).content.decode()
+        assert "<bdi>emails</bdi>" in listed
+        query = {"series": str(series)}
+        assert "latest 5" in boss.get(reverse("admin:messaging_history"), query).content.decode()
+        settings.TASKS = {"default": tasks, **entries}
+        shown = boss.get(reverse("admin:messaging_overview"))
+        assert shown.status_code == 200 and "Redis was not available" in shown.content.decode()
 
     @pytest.mark.one_server
     def test_a_recent_snapshot_is_read_and_an_old_one_made_anew(self, messaging_alias: str) -> None:
