@@ -4,9 +4,11 @@ first and recorded."""
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 from django.contrib import messages
 from django.contrib.auth.decorators import login_not_required
@@ -21,6 +23,7 @@ from django.utils.http import url_has_allowed_host_and_scheme, urlencode
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 from django.views import View
+from django.views.decorators.csrf import csrf_protect
 from django.views.decorators.debug import sensitive_post_parameters, sensitive_variables
 
 from .. import conf
@@ -50,6 +53,8 @@ MAX_KEYS = 10_000
 MAX_SELECTED = 200
 #: the layout of the part of a page that is fetched again and again
 FRAGMENT_TEMPLATE = "django_redis_messaging/console/fragment.html"
+#: an id that a page gives to a change
+_REQUEST = re.compile(r"[0-9a-f]{32}")
 NOTHING_SELECTED = Answer(400, "nothing_selected", gettext_lazy("Nothing was selected."))
 
 
@@ -68,6 +73,7 @@ class ConsolePage(View):
 
     # What users have written must not get into error mail, with the parameters of the request or with the
     # local variables of a traceback.
+    @method_decorator(csrf_protect)  # also on a site without the middleware
     @method_decorator(sensitive_post_parameters())
     @method_decorator(sensitive_variables())
     def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
@@ -275,6 +281,17 @@ class ChangePage(ConsolePage):
             raise Problem(problems.INVALID)
         return things
 
+    @property
+    def request_id(self) -> str:
+        """What repeats of this change have in common, from the page that has asked; empty: nothing."""
+        text = self.request.POST.get("request", "")
+        return text if _REQUEST.fullmatch(text) else ""
+
+    @property
+    def asked(self) -> str | None:
+        """The request id of this change, for services: the user's; None: a new one."""
+        return f"{self.request.user.pk}:{self.request_id}" if self.request_id else None
+
     def question(self, things: Sequence[Thing]) -> Question:
         """What to ask. Raises the Problem if there is nothing to change."""
         raise NotImplementedError
@@ -307,6 +324,8 @@ class ChangePage(ConsolePage):
         given = [
             (key, value) for key, values in self.request.POST.lists() if key not in asked for value in values
         ]
+        if not self.request_id:
+            given.append(("request", uuid4().hex))
         context = {"page_title": question.title, "question": question, "given": given, "back": self.back()}
         return self.page(context)
 
@@ -330,4 +349,6 @@ class ChangePage(ConsolePage):
         logger.warning(
             "User %r: %s of %d things (%.200s). %s", by, self.action, number, text, printable(detail)
         )
-        AuditTrail().record(by, self.action, text, number=number, detail=detail)
+        # of the number, too: a repeat that changes nothing more is another entry
+        request = f"{by} {self.action} {number} {self.request_id}" if self.request_id else None
+        AuditTrail().record(by, self.action, text, number=number, detail=detail, request_id=request)

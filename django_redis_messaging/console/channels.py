@@ -61,8 +61,9 @@ class ChatsPage(ListPage):
     def chat_row(self, chat: chats.ChatUsage) -> Row:
         thing = Thing("chat", chat.chat_id)
         slowest = chat.readers[0] if chat.readers else None
+        title = printable(chat.title) if self.may_read(thing) else ""
         values: list[Value] = [
-            Cell(printable(chat.title or chat.chat_id), printable(chat.chat_id), url=self.url_of(thing)),
+            Cell(printable(chat.chat_id), title, url=self.url_of(thing)),
             chat.member_count,
             chat.messages,
             size(chat.bytes),
@@ -75,12 +76,14 @@ class ChatsPage(ListPage):
 
 def reader_cell(reader: chats.Reader) -> Cell:
     """A member who has not read all."""
+    if reader.hides:
+        return Cell("", _("hides what they have read"))
     return Cell(printable(reader.user), _("%(number)s unread") % {"number": number_format(reader.unread)})
 
 
 def pinned(reader: chats.Reader) -> Cell | None:
     """What is stored only until this member has read it."""
-    if not reader.pinned:
+    if reader.hides or not reader.pinned:
         return None
     return Cell(number_format(reader.pinned), size(reader.pinned_bytes).text, is_number=True)
 
@@ -106,7 +109,7 @@ class ChatPage(FactsPage):
         chat = self.chat_from(first)
         facts = [
             (_("Chat"), to_cell(chat.chat_id)),
-            (_("Title"), to_cell(chat.title)),
+            (_("Title"), to_cell(chat.title if self.may_read(self.thing) else None)),
             (_("Open to all"), Cell(_("yes") if chat.open else _("no"))),
             (_("Created"), to_cell(chat.created_at)),
             (_("Newest message"), to_cell(chat.active_at)),
@@ -173,10 +176,11 @@ def message_range(chat: chats.ChatUsage) -> str:
 
 def member_row(reader: chats.Reader) -> Row:
     role = _("owner") if reader.role == "owner" else _("member")
-    position = Cell(str(reader.read_id), is_number=True)
-    return Row(
-        [reader.user, role, reader.joined_at, position, reader.unread, reader.muted_until, pinned(reader)]
-    )
+    position: Value = Cell(str(reader.read_id), is_number=True)
+    unread: Value = reader.unread
+    if reader.hides:
+        position, unread = Cell("", _("hidden")), None
+    return Row([reader.user, role, reader.joined_at, position, unread, reader.muted_until, pinned(reader)])
 
 
 def rank(request: HttpRequest) -> int:

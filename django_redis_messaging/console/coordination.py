@@ -538,6 +538,8 @@ class Release(ChangePage):
             waiting = ReadWriteLock(thing.name).info().waiting
             return [(_("Holder"), to_cell(client(self.holder))), (_("Waiting"), to_cell(waiting))]
         _lock, info = held(thing)
+        if info.holder != self.holder:
+            raise Problem(OTHER_HOLDER)
         return [
             (_("Holder"), to_cell(client(info.holder))),
             (_("Held since"), to_cell(held_since(info.acquired_at, info.read_at))),

@@ -123,13 +123,22 @@ class JobPage(ThingPage):
 
     def facts(self, queue: Queue, detail: JobDetail) -> list[tuple[str, Any]]:
         """What is known of the job, by name."""
-        job = detail.job
+        job, may_read = detail.job, self.may_read(self.thing)
         follow_up = detail.follow_up
+        # these are often made of the arguments
+        made = [
+            (_("Waits for"), job.waits_for),
+            (_("Needs"), ", ".join(job.needs)),
+            (_("Unique key"), job.unique),
+            (_("Group of turns"), job.group),
+            (_("Tags"), ", ".join(job.tags)),
+            (_("Batch"), job.batch),
+        ]
         return [
             (_("Queue"), Cell(queue.thing.label, url=self.url_of(queue.thing))),
             (_("Place"), str(PLACES[job.place])),
             (_("Id"), job.id),
-            (_("Reason"), job.reason if self.may_read(self.thing) else None),
+            (_("Reason"), self.console.mask("reason", job.reason) if may_read else None),
             (_("Shall be cancelled"), _("yes") if job.is_cancelling else None),
             (_("Enqueued"), job.pushed_at),
             (_("Due"), job.due_at),
@@ -140,12 +149,7 @@ class JobPage(ThingPage):
             (_("Attempts"), attempts_text(job, detail.lost)),
             (_("Worker"), job.worker and self.worker_cell(queue, job.worker)),
             (_("Priority"), to_cell(job.priority)),
-            (_("Waits for"), job.waits_for),
-            (_("Needs"), ", ".join(job.needs)),
-            (_("Unique key"), job.unique),
-            (_("Group of turns"), job.group),
-            (_("Tags"), ", ".join(job.tags)),
-            (_("Batch"), job.batch),
+            *(made if may_read else ()),
             (
                 _("Then"),
                 follow_up
@@ -180,7 +184,7 @@ class JobPage(ThingPage):
                 (_("Ended"), to_cell(attempt.ended_at)),
                 (_("Error"), to_cell(attempt.error)),
             ],
-            "traceback": block(attempt.traceback) if may_read else "",
+            "traceback": block(self.console.mask("traceback", attempt.traceback)) if may_read else "",
         }
 
 

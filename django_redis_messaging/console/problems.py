@@ -43,7 +43,7 @@ class Trouble:
 
 def find_troubles(state: State) -> list[Trouble]:
     """All of them, the worst first."""
-    found = [trouble for look in LOOKS for trouble in look(state)]
+    found = [trouble for check in CHECKS for trouble in check(state)]
     return sorted(found, key=lambda one: one.tone != "bad")
 
 
@@ -189,7 +189,7 @@ def slow_scripts(state: State) -> Iterator[Trouble]:
 
 
 #: in the order in which they are shown
-LOOKS: tuple[Callable[[State], Iterator[Trouble]], ...] = (
+CHECKS: tuple[Callable[[State], Iterator[Trouble]], ...] = (
     errors,
     settings,
     missing_poller,

@@ -257,7 +257,7 @@ class RunPeriodic(PeriodicChange):
     result_id = ""
 
     def make(self, backend: RedisBackend, one: ScheduleInfo) -> bool:
-        result = backend.schedules.run_now(one.name)
+        result = backend.schedules.run_now(one.name, request_id=self.asked)
         self.result_id = "" if result is None else result.id
         return result is not None
 

@@ -74,8 +74,8 @@ class SearchPage(ConsolePage):
         for alias, backend in backends.items():
             if text in backend.serving():
                 yield Thing("queue", text, alias), text
-            if (record := perform(backend.using, backend.engine.get(text))) is not None:
-                yield Thing("task", record.id, alias), record.id
+            if (found := perform(backend.using, backend.engine.get_part(text, 1))) is not None:
+                yield Thing("task", found[0].id, alias), found[0].id
 
     def users(self, text: str) -> Iterator[tuple[Thing, str]]:
         """The mailboxes of the users whose user names contain the text, or whose primary key it is."""

@@ -173,12 +173,6 @@ def read_slow(using: str) -> list[SlowCall]:
     ]
 
 
-def oldest(queues: Sequence[QueueGauges]) -> QueueGauges | None:
-    """The queue whose oldest ready job has been ready for the longest time."""
-    waiting = [one for one in queues if one.oldest_age is not None]
-    return max(waiting, key=lambda one: one.oldest_age or 0, default=None)
-
-
 def alive(found: Sequence[Consumer]) -> list[Consumer]:
     """Those that consume jobs now."""
     return [one for one in found if one.alive]

@@ -388,10 +388,13 @@ class RedisBackend(BaseTaskBackend):
         """The async version of workers()."""
         return await aperform(self.using, self._workers())
 
-    def enqueue_now(self, task: Task, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Steps[TaskResult]:
-        """Store a call that doesn't wait for a commit. A receiver of the signal that fails is logged."""
+    def enqueue_now(
+        self, task: Task, args: Sequence[Any], kwargs: Mapping[str, Any], request_id: str | None = None
+    ) -> Steps[TaskResult]:
+        """Store a call that doesn't wait for a commit; a repeat with the same `request_id` stores nothing. A
+        receiver of the signal that fails is logged."""
         prepared = self._prepared(task, args, kwargs)
-        yield from self._push([prepared])
+        yield from self._push([prepared], request_id=request_id)
         task_enqueued.send_robust(type(self), task_result=prepared[0])
         return prepared[0]
 
@@ -514,15 +517,17 @@ class RedisBackend(BaseTaskBackend):
             for result, _ in page:
                 task_enqueued.send_robust(type(self), task_result=result)
 
-    def _push(self, page: Sequence[Prepared], max_aliases: int = 0) -> Steps[None]:
+    def _push(
+        self, page: Sequence[Prepared], max_aliases: int = 0, request_id: str | None = None
+    ) -> Steps[None]:
         """Push the jobs of one page, complete their results, and register their queue."""
         queue = page[0][0].task.queue_name
         mixed = page if max_aliases else page[:1]  # else all are calls of one task
         # the ids are new: if their records outlive all repeats, no request id is needed
         outlive = [self._plan(one.task).outlives_repeats for one, _ in mixed]
-        request_id = request(None) if False in outlive else ""
+        which = request(request_id) if request_id or False in outlive else ""
         jobs = [job for _, job in page]
-        pushed, ids = yield from self.engine.push(queue, request_id, jobs, max_aliases=max_aliases)
+        pushed, ids = yield from self.engine.push(queue, which, jobs, max_aliases=max_aliases)
         _complete(page, pushed, ids)
         if not self.queue_names:
             yield from self.register(queue, latest_delay(mixed))

@@ -411,16 +411,22 @@ class Schedules:
     aresume = asynchronous(resume)
 
     @operation
-    def run_now(self, name: str) -> Steps[TaskResult | None]:
+    def run_now(self, name: str, *, request_id: str | None = None) -> Steps[TaskResult | None]:
         """Enqueue a call of a schedule now, stored or declared, even if it is paused. Its occurrences stay as
-        they are. Returns the result; None if there is no such schedule.
+        they are. Returns the result; None if there is no such schedule. A repeat with the same `request_id`
+        enqueues nothing.
 
             schedules.run_now("report-acme")
 
         Raises what enqueue() raises; InvalidTask if this code doesn't know the task.
         """
         one = yield from self._find(name)
-        return None if one is None else (yield from self._backend.enqueue_now(one.task, one.args, one.kwargs))
+        if one is None:
+            return None
+        # request ids belong to the queue
+        which = None if request_id is None else f"run {name} {request(request_id)}"
+        result: TaskResult = yield from self._backend.enqueue_now(one.task, one.args, one.kwargs, which)
+        return result
 
     arun_now = asynchronous(run_now)
 

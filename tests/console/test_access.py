@@ -197,7 +197,16 @@ class TestChanges:
 
     def test_bad_input(self, boss: Client) -> None:
         url = reverse("admin:messaging_release")
-        for thing in ("", "lock:", "nothing:a", "queue:a", "lock:a/b/c", "lock:a}b%00", "x" * 300):
+        for thing in (
+            "",
+            "lock:",
+            "nothing:a",
+            "queue:a",
+            "lock:a/b/c",
+            "lock:a}b%00",
+            "x" * 300,
+            "semaphore:x/y",
+        ):
             assert boss.post(url, {"thing": thing, "confirmed": "1"}).status_code in (400, 404), thing
         assert boss.post(url, {"thing": ["lock:a"] * 300}).status_code == 400
         Lock("a").acquire(blocking=False, token="t")

@@ -10,7 +10,7 @@ import pytest
 from django.test import Client
 from pytest_django import Settings
 
-from django_redis_messaging import Broadcast, Chat, Directory, FileChannel, Mailbox, conf
+from django_redis_messaging import Broadcast, Chat, Choices, Directory, FileChannel, Mailbox, conf
 from django_redis_messaging.console.access import Console
 from django_redis_messaging.core.operations import perform
 from django_redis_messaging.services.chats.usage import Reader, read_usage
@@ -144,6 +144,16 @@ class TestAllPages:
 
 
 class TestChats:
+    def test_members_may_hide_what_they_have_read(self, boss: Client) -> None:
+        Choices().choose("bob", receipts=False)
+        chat = Chat.create("ann", ["bob"], chat_id="team", keep_last=0)
+        chat.send("ann", "x" * 100)
+        [shown] = rows(text(boss, "chats"))
+        assert shown[5] == "hides what they have read" and shown[6] == ""
+        members = {row[0]: row for row in rows(text(boss, "chat", thing="chat:team"))}
+        assert members["bob"][3:5] == ["hidden", ""] and members["bob"][6] == ""
+        assert members["ann"][3:5] == ["1", "0"]
+
     def test_the_slowest_reader_and_what_it_pins(self, boss: Client) -> None:
         chat = Chat.create("ann", ["bob", "cat"], title="Team", chat_id="team", keep_last=2)
         for number in range(10):
@@ -151,7 +161,7 @@ class TestChats:
         chat.ack("bob", 3)
         chat.ack("cat", 9)
         shown = rows(text(boss, "chats"))
-        assert [shown[0][0], *shown[0][1:3]] == ["Team team", "3", "7"]
+        assert [shown[0][0], *shown[0][1:3]] == ["team", "3", "7"] and "Team" not in " ".join(shown[0])
         assert shown[0][5] == "bob 7 unread" and shown[0][6].startswith("5 ")
         members = rows(text(boss, "chat", thing="chat:team"))
         assert [row[0] for row in members] == ["bob", "cat", "ann"]

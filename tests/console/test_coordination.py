@@ -240,6 +240,7 @@ class TestLocks:
         question = boss.post(url("release"), data).content.decode()
         assert lock.owned() and str(lock.info().holder) in question
         [again] = fields(question, "release")
+        assert len(again.pop("request")) == 32
         assert again == {**data, "confirmed": "1"}
         assert boss.post(url("release"), again)["Location"] == data["next"]
         with pytest.raises(LockNotOwnedError):

@@ -128,7 +128,6 @@ class TestTroubles:
     def test_the_worst_comes_first(self) -> None:
         both = wrong(queues=[queue(dead=1), queue("stock", **OLD)])
         assert [one.tone for one in find_troubles(both)] == ["bad", "warn"]
-        assert problems.LOOKS
 
 
 class TestPage:

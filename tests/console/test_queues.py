@@ -227,7 +227,7 @@ class TestPlaces:
 
     def test_who_may_not_read_sees_no_contents(self, reader: Client) -> None:
         [failed] = dead("secret message")
-        one = jobs.echo.enqueue("secret argument")
+        one = jobs.echo.using(tags=("secret tag",)).enqueue("secret argument")
         for text in (
             page(reader, "queue", QUEUE), page(reader, "queue", QUEUE, place="dead"),
             page(reader, "task", task(one)), page(reader, "task", task(failed)),

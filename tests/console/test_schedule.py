@@ -120,6 +120,17 @@ class TestSchedule:
             assert post(boss, action, STORED).status_code == 404
         assert ready() == 2 and len(AuditTrail().entries()) == 5
 
+    def test_a_repeat_enqueues_nothing(self, boss: Client) -> None:
+        Schedules().add("report", jobs.noop, every=60)
+        asked = post(boss, "run_periodic", STORED).content.decode()
+        found = re.search(r'name="request" value="(\w+)"', asked)
+        assert found is not None
+        for _ in range(2):
+            change(boss, "run_periodic", STORED, request=found[1])
+        change(boss, "run_periodic", STORED)
+        assert len(AuditTrail().entries()) == 2
+        assert sum(load.ready for load in backend().stats()) == 2
+
     def test_a_schedule_that_cannot_be_enqueued(self, boss: Client, monkeypatch: pytest.MonkeyPatch) -> None:
         add()
         monkeypatch.delattr(jobs, "echo")

@@ -6,12 +6,13 @@
 -- uses _members.lua
 -- uses _positions.lua
 --
--- KEYS  1-8 chat (_chat.lua)
+-- KEYS  1-12 chat (_chat.lua)
 -- ARGV  1 rank of the first member to list: 0 is the one who has read least
 -- ARGV  2 maximum number of members to list
 -- Returns {title, open, created (ms), active (ms), id of the newest message, id of the first stored one, keep, stored bytes,
 --   number of members, {member, …}}; a member is {name, position, ms of joining, role, unread, ms until which the chat is
---   muted, messages and bytes that are stored only until the member has read them}. Or 'no chat'
+--   muted, messages and bytes that are stored only until the member has read them, 1 if the member hides from others what
+--   they have read}. Or 'no chat'
 local keys = chat_at(KEYS)
 local rank, limit = tonumber(ARGV[1]), tonumber(ARGV[2])
 
@@ -46,7 +47,8 @@ local function describe(name, position)
   local unread = count_unread(keys.own, stored, last, position, name)
   local messages, bytes = kept_above(position)
   local muted = redis.call('HGET', keys.mutes, name)
-  return {name, position, joined_at or 0, role or 'member', unread, muted or 0, messages, bytes}
+  local hides = redis.call('SISMEMBER', keys.hidden, name)
+  return {name, position, joined_at or 0, role or 'member', unread, muted or 0, messages, bytes, hides}
 end
 
 local members, found = {}, redis.call('ZRANGE', keys.members, rank, rank + limit - 1, 'WITHSCORES')

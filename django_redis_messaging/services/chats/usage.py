@@ -32,6 +32,8 @@ class Reader:
     pinned: int
     """Messages that are stored only until this member has read them, beyond those kept for scroll-back."""
     pinned_bytes: int
+    hides: bool
+    """Whether the member hides from others what they have read: see Choices."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,7 +72,7 @@ def read_usage(
     if not chat_ids:
         return []
     args = (first, min(readers, MAX_READERS))
-    replies = yield [Script("chats/usage", ChatKeys(prefix, one).listing, args) for one in chat_ids]
+    replies = yield [Script("chats/usage", ChatKeys(prefix, one).following, args) for one in chat_ids]
     pairs = zip(chat_ids, replies, strict=True)
     return [_parse(chat_id, *reply) for chat_id, reply in pairs if isinstance(reply, list)]
 
@@ -104,7 +106,7 @@ def _parse(
 
 
 def _parse_reader(user: bytes, position: int, joined: bytes, role: bytes, *rest: Any) -> Reader:
-    unread, muted, pinned, pinned_bytes = rest
+    unread, muted, pinned, pinned_bytes, hides = rest
     return Reader(
         user=user.decode(),
         read_id=position,
@@ -114,4 +116,5 @@ def _parse_reader(user: bytes, position: int, joined: bytes, role: bytes, *rest:
         muted_until=to_datetime(muted) if int(muted) else None,
         pinned=pinned,
         pinned_bytes=pinned_bytes,
+        hides=bool(hides),
     )

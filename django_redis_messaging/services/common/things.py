@@ -66,4 +66,6 @@ class Thing:
                 f"{text[:200]!r} names nothing: write kind:name or kind:where/name, where the kind is one of "
                 f"{', '.join(KINDS)}."
             )
+        if slash and not KINDS[kind]:
+            raise InvalidArgument(f"{text[:200]!r} names nothing: a {kind} has no further name.")
         return cls(kind, unquote(name), unquote(where)) if slash else cls(kind, unquote(where))
