@@ -82,7 +82,8 @@ class OverviewPage(ConsolePage):
             yield job_tile(_("Delay queues"), delayed, lines, queues)
         workers = alive([one for found in state.attendance.workers.values() for one in found])
         running = sum(one.running for one in workers)
-        detail = _("%(number)s jobs running") % {"number": number_format(running)}
+        detail = ngettext("%(number)s job running", "%(number)s jobs running", running)
+        detail %= {"number": number_format(running)}
         yield Tile(_("Workers"), number_format(len(workers)), _("alive"), detail, queues)
         listeners = len(alive(state.attendance.listeners))
         detail = ngettext("%(number)s listener", "%(number)s listeners", listeners) % {"number": listeners}

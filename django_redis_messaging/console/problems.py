@@ -181,7 +181,11 @@ def slow_scripts(state: State) -> Iterator[Trouble]:
     if recent:
         longest = max(one.duration for one in recent) / 1000
         yield Trouble(
-            _("%(number)s scripts took longer than 5 ms within the last hour, the longest %(ms)s ms.")
+            ngettext(
+                "%(number)s script took longer than 5 ms within the last hour: %(ms)s ms.",
+                "%(number)s scripts took longer than 5 ms within the last hour, the longest %(ms)s ms.",
+                len(recent),
+            )
             % {"number": len(recent), "ms": round(longest)},
             _("The server is overloaded or slow: see SLOWLOG GET, and the CPU of its machine."),
             "warn",
