@@ -4,7 +4,8 @@ who is behind."""
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from django.http import HttpRequest, HttpResponse
@@ -30,10 +31,11 @@ from ..services.files.keys import lease_key
 from ..services.live.counting import UserStreams, streams_of_process
 from ..services.mailboxes import usage as mailboxes
 from ..services.mailboxes.mailbox import Mail
+from ..web import identity as identities
 from ..web import problems
 from ..web.problems import Problem
 from . import access
-from .listing import NOT_FOUND, FactsPage, ListPage, client
+from .listing import NOT_FOUND, FactsPage, ListPage, client, user_cell
 from .tables import Cell, Row, Table, Value, to_cell
 
 #: messages or mails that a page shows to users who may read them, and characters of each
@@ -56,7 +58,8 @@ class ChatsPage(ListPage):
             _("Chat"), _("Members"), _("Messages"), _("Size"), _("Newest"), _("Slowest reader"), _("Pinned"),
         ]  # fmt: skip
         note = _("Pinned: what is stored only until the slowest reader has read it.")
-        return self.list_of(pages.page_chats, columns, self.chat_row, _("There are no chats."), note)
+        empty = _("There are no chats.")
+        return self.list_of(pages.page_chats, columns, self.chat_row, empty, note, slowest_reader)
 
     def chat_row(self, chat: chats.ChatUsage) -> Row:
         thing = Thing("chat", chat.chat_id)
@@ -68,17 +71,23 @@ class ChatsPage(ListPage):
             chat.messages,
             size(chat.bytes),
             chat.active_at,
-            reader_cell(slowest) if slowest and slowest.unread else None,
+            reader_cell(slowest, self.labels) if slowest and slowest.unread else None,
             pinned(slowest) if slowest else None,
         ]
         return Row(values)
 
 
-def reader_cell(reader: chats.Reader) -> Cell:
+def slowest_reader(chat: chats.ChatUsage) -> str:
+    """The member who has read least; empty if there is none."""
+    return chat.readers[0].user if chat.readers else ""
+
+
+def reader_cell(reader: chats.Reader, labels: Mapping[str, str]) -> Cell:
     """A member who has not read all."""
     if reader.hides:
         return Cell("", _("hides what they have read"))
-    return Cell(printable(reader.user), _("%(number)s unread") % {"number": number_format(reader.unread)})
+    unread = _("%(number)s unread") % {"number": number_format(reader.unread)}
+    return user_cell(reader.user, labels, unread)
 
 
 def pinned(reader: chats.Reader) -> Cell | None:
@@ -135,6 +144,7 @@ class ChatPage(FactsPage):
 
     def members(self, chat: chats.ChatUsage, first: int) -> Table:
         """The members, those who have read least first."""
+        labels = identities.current().labels(reader.user for reader in chat.readers)
         following = first + chats.MAX_READERS
         has_more = following < chat.member_count
         return Table(
@@ -149,7 +159,7 @@ class ChatPage(FactsPage):
                 _("Pinned"),
             ],
             chat.readers,
-            member_row,
+            lambda reader: member_row(reader, labels),
             _("There are no members."),
             next_url=self.url("chat", thing=str(self.thing), **{"from": str(following)}) if has_more else "",
             note=_("Those who have read least are first."),
@@ -158,11 +168,12 @@ class ChatPage(FactsPage):
     def messages(self) -> Table:
         """The newest messages."""
         found = perform(conf.alias(), chats.read_tail(current_prefix(), self.thing.name, MAX_MESSAGES))
+        labels = identities.current().labels(message.sender for message in found)
 
         def row(message: Message) -> Row:
             body = shown(self.console, {"body": message.body}, "body")
             text = Cell("", mark=_("deleted"), tone="") if message.deleted else Cell(body)
-            return Row([Cell(str(message.id)), message.sent_at, message.sender, text])
+            return Row([Cell(str(message.id)), message.sent_at, user_cell(message.sender, labels), text])
 
         columns = [_("Message"), _("Time"), _("Sender"), _("Text")]
         return Table(_("Newest messages"), columns, found[::-1], row, _("There are no messages."))
@@ -174,13 +185,14 @@ def message_range(chat: chats.ChatUsage) -> str:
     return _("%(first)s to %(last)s") % numbers if chat.messages else ""
 
 
-def member_row(reader: chats.Reader) -> Row:
+def member_row(reader: chats.Reader, labels: Mapping[str, str]) -> Row:
+    user = user_cell(reader.user, labels)
     role = _("owner") if reader.role == "owner" else _("member")
     position: Value = Cell(str(reader.read_id), is_number=True)
     unread: Value = reader.unread
     if reader.hides:
         position, unread = Cell("", _("hidden")), None
-    return Row([reader.user, role, reader.joined_at, position, unread, reader.muted_until, pinned(reader)])
+    return Row([user, role, reader.joined_at, position, unread, reader.muted_until, pinned(reader)])
 
 
 def rank(request: HttpRequest) -> int:
@@ -221,10 +233,11 @@ class ChannelsPage(ListPage):
     def mailbox(self) -> Table:
         """The mailboxes."""
         columns = [_("User"), _("Unread"), _("Stored"), _("Last fetched")]
-        return self.list_of(pages.page_mailboxes, columns, self.mailbox_row, _("There are no mailboxes."))
+        empty = _("There are no mailboxes.")
+        return self.list_of(pages.page_mailboxes, columns, self.mailbox_row, empty, user=name_of)
 
     def mailbox_row(self, box: mailboxes.MailboxUsage) -> Row:
-        name = Cell(printable(box.name), url=self.url_of(Thing("mailbox", box.name)))
+        name = replace(user_cell(box.name, self.labels), url=self.url_of(Thing("mailbox", box.name)))
         return Row([name, box.unread, box.mails, box.fetched_at])
 
     def broadcast(self) -> Table:
@@ -284,12 +297,16 @@ class ChannelsPage(ListPage):
         numbers = {"streams": number_format(here.total()), "users": number_format(len(here))}
         note = _("This process has %(streams)s streams of %(users)s users.") % numbers
         empty = _("Nobody has a live stream.")
-        return self.list_of(pages.page_streams, columns, streams_row, empty, note)
+        return self.list_of(pages.page_streams, columns, self.streams_row, empty, note, name_of)
+
+    def streams_row(self, one: UserStreams) -> Row:
+        online = _("yes") if one.online else _("no")
+        return Row([user_cell(one.name, self.labels), one.streams, one.here, online])
 
 
-def streams_row(one: UserStreams) -> Row:
-    online = _("yes") if one.online else _("no")
-    return Row([one.name, one.streams, one.here, online])
+def name_of(one: mailboxes.MailboxUsage | UserStreams) -> str:
+    """The user to whom it belongs."""
+    return one.name
 
 
 class MailboxPage(FactsPage):
@@ -305,7 +322,7 @@ class MailboxPage(FactsPage):
             raise Problem(NOT_FOUND)
         box = found[0]
         facts = [
-            (_("User"), to_cell(box.name)),
+            (_("User"), user_cell(box.name, identities.current().labels([box.name]))),
             (_("Unread"), to_cell(box.unread)),
             (_("Stored"), to_cell(box.mails)),
             (_("Newest"), Cell(str(box.last_id))),
@@ -316,10 +333,11 @@ class MailboxPage(FactsPage):
     def mails(self) -> Table:
         """The newest mails."""
         found = perform(conf.alias(), mailboxes.read_newest(current_prefix(), self.thing.name, MAX_MESSAGES))
+        labels = identities.current().labels(mail.sender for mail in found if mail.sender)
 
         def row(mail: Mail) -> Row:
             state = _("read") if mail.read else _("unread")
-            sender = Cell(printable(mail.sender or ""), printable(mail.group or ""))
+            sender = user_cell(mail.sender or "", labels, mail.group or "")
             return Row([Cell(str(mail.id)), mail.sent_at, sender, state, shown(self.console, mail.payload)])
 
         columns = [_("Mail"), _("Time"), _("Sender"), _("State"), _("Payload")]

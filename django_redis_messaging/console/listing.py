@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 from django.http import HttpRequest, HttpResponse
@@ -14,6 +15,7 @@ from django.utils.translation import gettext_lazy
 from .. import conf
 from ..core.encoding import current_prefix, printable
 from ..services.common.pages import Page
+from ..web import identity as identities
 from ..web import problems
 from ..web.problems import Answer, Problem
 from . import SECTIONS
@@ -34,6 +36,8 @@ class ListPage(ConsolePage):
     template_name = "django_redis_messaging/console/listing.html"
     #: each kind and its title
     titles: ClassVar[Mapping[str, str | Promise]]
+    #: the labels of the users on the page, by id
+    labels: Mapping[str, str] = MappingProxyType({})
 
     @property
     def kind(self) -> str:
@@ -64,11 +68,19 @@ class ListPage(ConsolePage):
         )
 
     def list_of(
-        self, read: Read, columns: Sequence[str], row: Callable[[Any], Row], empty: str, note: str = ""
+        self,
+        read: Read,
+        columns: Sequence[str],
+        row: Callable[[Any], Row],
+        empty: str,
+        note: str = "",
+        user: Callable[[Any], str] | None = None,
     ) -> Table:
-        """The table of a page, sorted by name."""
+        """The table of a page, sorted by name. `user`: the id of the user in a row, for `labels`."""
         cursor = self.request.GET.get("cursor", "")
         page = read(conf.alias(), current_prefix(), self.text, cursor)
+        if user is not None:
+            self.labels = identities.current().labels(filter(None, map(user, page.items)))
         following = page.cursor and self.url(self.section, kind=self.kind, name=self.text, cursor=page.cursor)
         return Table(
             str(self.titles[self.kind]),
@@ -103,6 +115,13 @@ class FactsPage(ThingPage):
 
 def _section_title(page: ConsolePage) -> str:
     return str(next(section.title for section in SECTIONS if section.name == page.section))
+
+
+def user_cell(user: str, labels: Mapping[str, str], detail: str = "") -> Cell:
+    """A user: the label, and the id below it."""
+    label = labels.get(user, user)
+    details = ("" if label == user else user, detail)
+    return Cell(printable(label), printable(", ".join(filter(None, details))))
 
 
 def client(token: str | None) -> Cell | None:

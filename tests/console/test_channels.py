@@ -227,7 +227,7 @@ class TestMailboxes:
         for number in range(3):
             box.send({"text": f"Payload {number}"})
         box.ack(1)
-        assert rows(text(boss, "channels", kind="mailbox"))[0][:3] == ["7", "2", "3"]
+        assert rows(text(boss, "channels", kind="mailbox"))[0][:3] == ["Former user 7 7", "2", "3"]
         shown = text(boss, "mailbox", thing="mailbox:7")
         assert "Payload" not in shown and "Last fetched" not in facts(shown)
         box.fetch()
