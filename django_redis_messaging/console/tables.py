@@ -18,6 +18,10 @@ from ..services.common.things import Thing
 
 #: maximum number of rows of a table
 MAX_ROWS = 200
+#: characters of a text that is not broken into lines
+MAX_SHORT = 22
+#: characters of a text in two columns of the page of a thing
+MAX_WIDE = 60
 
 Tone = Literal["", "good", "warn", "bad"]
 
@@ -38,6 +42,25 @@ class Cell:
     is_number: bool = False
     #: a chart, beside the text
     chart: SafeString = SafeString("")  # noqa: RUF009 (immutable)
+
+    @property
+    def classes(self) -> str:
+        """The classes of the element in a table, for console.css."""
+        if not (self.text or self.mark or self.detail or self.chart):
+            return "drm-blank"
+        if self.is_number:
+            return "drm-number drm-zero" if self.text == "0" else "drm-number"
+        return "drm-short" if len(self.text) <= MAX_SHORT else "drm-long"
+
+    @property
+    def is_wide(self) -> bool:
+        """Whether it needs two columns of the page of a thing."""
+        return max(len(self.text), len(self.detail)) > MAX_SHORT
+
+    @property
+    def is_line(self) -> bool:
+        """Whether it needs a line of its own there."""
+        return max(len(self.text), len(self.detail)) > MAX_WIDE
 
 
 #: what a row may contain: a text, a number, a moment, a duration, nothing, or a Cell
@@ -94,6 +117,12 @@ class Table:
         """The rows that are shown, with their cells, each with its column."""
         rows = [self.row(item) for item in self.items[:MAX_ROWS]]
         return [(row, list(zip(self.columns, map(to_cell, row.values), strict=True))) for row in rows]
+
+    @property
+    def heads(self) -> list[tuple[str, bool]]:
+        """The titles of the columns, and whether numbers are in them."""
+        numbers = {column for _row, cells in self.rows for column, cell in cells if cell.is_number}
+        return [(column, column in numbers) for column in self.columns]
 
     @property
     def left_out(self) -> int:

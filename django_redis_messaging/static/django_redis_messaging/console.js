@@ -49,4 +49,6 @@ const start = () => {
   setTimeout(repeat, interval);
 };
 
+// on a narrow page, the sections scroll sideways
+document.querySelector(".drm-sections [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
 if (fresh && live) start();
