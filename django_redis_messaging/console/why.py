@@ -27,7 +27,8 @@ def explained(page: ConsolePage, thing: Thing) -> dict[str, Any]:
 def readable(text: str, things: Sequence[Thing]) -> str:
     """A sentence that names things in words, not as one types them in a command.
 
-    >>> readable("lock:a%20b is held by task:default/7", [Thing("lock", "a b"), Thing("task", "7", "default")])
+    >>> things = [Thing("lock", "a b"), Thing("task", "7", "default")]
+    >>> readable("lock:a%20b is held by task:default/7", things)
     'lock a b is held by task 7'
     """
     for thing in things:
