@@ -96,7 +96,7 @@ WRONG = {
     "disk": (with_info(aof_last_write_status="err"), "could not store its data", "disk"),
     "slow": (
         wrong(slow=[SlowCall(NOW - timedelta(minutes=5), 12_300)]),
-        "longer than 5 ms within the last hour, the longest 12 ms", "SLOWLOG",
+        "longer than 5 ms within the last hour: 12 ms", "SLOWLOG",
     ),
     "unreadable": (wrong(errors=["No route\x1b to host"]), "No route\\x1b to host", "Check"),
 }  # fmt: skip
