@@ -23,7 +23,16 @@ from django.utils import autoreload
 from pytest import CaptureFixture, LogCaptureFixture, MonkeyPatch
 from pytest_django import DjangoDbBlocker, Settings
 
-from django_redis_messaging import ConfigurationError, DelayQueue, Expired, Expiry, conf, handlers, on_expiry
+from django_redis_messaging import (
+    ConfigurationError,
+    DelayQueue,
+    Expired,
+    Expiry,
+    conf,
+    handlers,
+    on_expiry,
+    surveys,
+)
 from django_redis_messaging.devserver.server import EmbeddedServer
 from django_redis_messaging.management import loops
 from django_redis_messaging.management.loops import LoopGroup, chosen_backend, chosen_queues
@@ -278,7 +287,8 @@ class TestTogether:
 
     @pytest.mark.usefixtures("stop_immediately")
     def test_without_django_tasks(self, monkeypatch: MonkeyPatch) -> None:
-        monkeypatch.setattr(loops, "tasks_installed", lambda: False)
+        for module in (loops, surveys):
+            monkeypatch.setattr(module, "tasks_installed", lambda: False)
         assert output_of("run_messaging", "--max-time", "1").startswith(
             "Running no worker (TASKS has no backend of this app); poller;"
         )
