@@ -73,15 +73,9 @@ class Consuming(HealthCheck):  # type: ignore[misc]
             yield from surveys.problems(surveys.survey(alias), self.max_age)
 
     def _without_poller(self) -> Iterator[str]:
-        backends = surveys.backends().values()
-        if not backends:
+        if not surveys.backends():
             return
-        from .tasks.occurrences import discover, silence
+        from .tasks.occurrences import unpolled
 
-        discover()
-        for backend in backends:
-            if any(one.paused_at is None for one in backend.schedules.all()):
-                silent = perform(backend.using, silence(backend))
-                if silent * 1000 > HEARTBEAT_TIMEOUT:
-                    tasks = f"the periodic tasks of {backend.alias!r}"
-                    yield f"No poller has enqueued {tasks} for {silent:.0f} s."
+        for one in unpolled():
+            yield f"No poller has enqueued the periodic tasks of {one.alias!r} for {one.silent:.0f} s."

@@ -18,9 +18,9 @@ from .core.encoding import current_prefix
 from .core.operations import Steps, perform
 from .services.common.operators import Consumer, consumer_calls, parse_consumers
 from .services.expiries.timers import TimerEngine, namespaces_key
-from .services.jobs.engine import Engine, parse_paused
+from .services.jobs.engine import Engine
 from .services.jobs.keys import queues_key
-from .services.jobs.load import QueueLoad, read_loads_and
+from .services.jobs.load import QueueLoad, count_queues
 from .services.jobs.queue import ONLY_QUEUE
 
 if TYPE_CHECKING:
@@ -146,16 +146,11 @@ def _names(reply: Sequence[bytes]) -> list[str]:
 
 def _count(page: Sequence[_Found]) -> Steps[list[SurveyedQueue]]:
     """The loads of queues, and whether they are paused."""
-    calls = [one.engine.paused_call() for one in page]
-    loads, replies = yield from read_loads_and([(one.engine, one.queue) for one in page], calls)
+    counted = yield from count_queues([(one.engine, one.queue) for one in page])
     return [
-        SurveyedQueue(one.kind, one.name, load, one.backend, _is_paused(one, reply))
-        for one, load, reply in zip(page, loads, replies, strict=True)
+        SurveyedQueue(one.kind, one.name, found.load, one.backend, found.pause is not None)
+        for one, found in zip(page, counted, strict=True)
     ]
-
-
-def _is_paused(found: _Found, reply: Sequence[bytes]) -> bool:
-    return any(paused.queue == found.queue for paused in parse_paused(reply))
 
 
 def alive(consumers: Sequence[Consumer]) -> int:

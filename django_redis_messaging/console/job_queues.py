@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from django.utils.translation import gettext_lazy
 
@@ -18,10 +18,10 @@ from ..core.encoding import current_prefix
 from ..core.encoding import name as checked
 from ..core.operations import Command, Script, Steps, perform
 from ..services.common.things import Thing
-from ..services.jobs.engine import Engine, Paused, check_pause, parse_paused
+from ..services.jobs.engine import Engine, Paused, check_pause
 from ..services.jobs.keys import queues_key
 from ..services.jobs.listing import Jobs, jobs_of
-from ..services.jobs.load import QueueLoad, read_loads_and
+from ..services.jobs.load import QueueLoad, count_queues
 from ..services.jobs.queue import ONLY_QUEUE
 from ..web.problems import Answer, Problem
 
@@ -123,12 +123,12 @@ def _read_names(registries: Sequence[str]) -> Steps[list[list[str]]]:
     return [[name.decode() for name in names] for names in replies]
 
 
-@dataclass(frozen=True)
-class Counted:
-    """A queue with its numbers, and its pause; None: it is not paused."""
+class Counted(NamedTuple):
+    """A queue with its numbers, and what is paused."""
 
     queue: Queue
     load: QueueLoad
+    #: None: the queue is not paused
     pause: Paused | None
     #: tasks of its backend that are paused
     paused_tasks: Sequence[Paused]
@@ -139,19 +139,9 @@ def count(queues: Iterable[Queue]) -> list[Counted]:
     found = []
     for using, group in groupby(sorted(queues, key=lambda one: one.using), key=lambda one: one.using):
         some = list(group)
-        engines = list({one.engine.keys.tag: one.engine for one in some}.values())
-        calls = [engine.paused_call() for engine in engines]
-        loads, replies = perform(using, read_loads_and([(one.engine, one.stored) for one in some], calls))
-        paused = {engine.keys.tag: parse_paused(flat) for engine, flat in zip(engines, replies, strict=True)}
-        found += [
-            _counted(one, load, paused[one.engine.keys.tag]) for one, load in zip(some, loads, strict=True)
-        ]
+        counted = perform(using, count_queues([(one.engine, one.stored) for one in some]))
+        found += [Counted(one, *numbers) for one, numbers in zip(some, counted, strict=True)]
     return found
-
-
-def _counted(queue: Queue, load: QueueLoad, paused: Sequence[Paused]) -> Counted:
-    own = [one for one in paused if one.queue == queue.stored]
-    return Counted(queue, load, own[0] if own else None, [one for one in paused if one.task])
 
 
 def by_queue(things: Sequence[Thing]) -> list[tuple[Queue, list[str]]]:

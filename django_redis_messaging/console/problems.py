@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
@@ -47,10 +48,12 @@ def find_troubles(state: State) -> list[Trouble]:
     return sorted(found, key=lambda one: one.tone != "bad")
 
 
-def thing_of(queue: QueueGauges) -> Thing:
-    """The queue, or the timers."""
+def about(queue: QueueGauges) -> dict[str, Any]:
+    """What a trouble of a queue, or of a namespace of timers, is about."""
     series = queue.series
-    return Thing("queue", series.name, series.where)
+    if series.kind == "timers":
+        return {"page": "timers"}
+    return {"thing": Thing("queue", series.name, series.where)}
 
 
 def errors(state: State) -> Iterator[Trouble]:
@@ -94,7 +97,7 @@ def old_jobs(state: State) -> Iterator[Trouble]:
         text = _("The oldest job of %(queue)s has been ready for %(time)s.") % {
             "queue": printable(series.name), "time": duration(queue.oldest_age or 0),
         }  # fmt: skip
-        yield Trouble(text, remedy_for(queue, state), thing=thing_of(queue))
+        yield Trouble(text, remedy_for(queue, state), **about(queue))
 
 
 def remedy_for(queue: QueueGauges, state: State) -> str:
@@ -131,7 +134,7 @@ def dead_jobs(state: State) -> Iterator[Trouble]:
                 "%(number)s jobs of %(queue)s have failed for good.",
                 queue.dead,
             ) % {"number": queue.dead, "queue": printable(queue.series.name)}
-            yield Trouble(text, _("See why, then retry or discard them."), "warn", thing_of(queue))
+            yield Trouble(text, _("See why, then retry or discard them."), "warn", **about(queue))
 
 
 def missing_listener(state: State) -> Iterator[Trouble]:
@@ -192,6 +195,17 @@ def slow_scripts(state: State) -> Iterator[Trouble]:
         )
 
 
+def full_history(state: State) -> Iterator[Trouble]:
+    """Series of which no history is kept."""
+    if state.refused:
+        yield Trouble(
+            _("The history has as many series as it may; others are not recorded."),
+            _("Raise HISTORY_MAX_SERIES."),
+            "warn",
+            page="history",
+        )
+
+
 #: in the order in which they are shown
 CHECKS: tuple[Callable[[State], Iterator[Trouble]], ...] = (
     errors,
@@ -204,4 +218,5 @@ CHECKS: tuple[Callable[[State], Iterator[Trouble]], ...] = (
     persistence,
     dead_jobs,
     slow_scripts,
+    full_history,
 )

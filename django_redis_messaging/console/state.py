@@ -74,6 +74,8 @@ class State:
     counts: Counts
     #: texts of errors: parts that can't be read
     errors: Sequence[str] = field(default_factory=list)
+    #: records that the history has not kept, since it has as many series as it may
+    refused: int = 0
 
 
 def read_state() -> State:
@@ -97,6 +99,7 @@ def read_state() -> State:
         read_slow(main),
         Catalogue().count(),
         errors,
+        History().refused(),
     )
 
 

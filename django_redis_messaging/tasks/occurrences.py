@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -21,9 +21,9 @@ from django.utils.module_loading import autodiscover_modules
 
 from .. import conf
 from ..core.commands import Argument, batched
-from ..core.operations import Clock, Command, Script, Steps, log_exception
+from ..core.operations import Clock, Command, Script, Steps, log_exception, perform
 from ..errors import InvalidArgument, MessagingError
-from ..services.jobs.engine import register_queue
+from ..services.jobs.engine import HEARTBEAT_TIMEOUT, register_queue
 from ..services.jobs.poller import SWEEP_PAGE, Round, register, rounds_of_slot
 from . import records
 from .backend import SHARD, RedisBackend, aliases, our_backends
@@ -229,6 +229,27 @@ def occurrence_id(name: str, moment: int) -> str:
     32
     """
     return SHARD + hashlib.sha256(f"{name} {moment}".encode()).hexdigest()[:31]
+
+
+class Unpolled(NamedTuple):
+    """A backend whose periodic tasks no poller enqueues."""
+
+    alias: str
+    #: the name of one of its schedules
+    schedule: str
+    #: seconds since a poller looked at them
+    silent: float
+
+
+def unpolled() -> Iterator[Unpolled]:
+    """The backends with schedules that no poller has looked at for two minutes. Imports the tasks of all
+    apps."""
+    discover()
+    for backend in our_backends():
+        if found := [one for one in backend.schedules.all() if one.paused_at is None]:
+            silent = perform(backend.using, silence(backend))
+            if silent * 1000 > HEARTBEAT_TIMEOUT:
+                yield Unpolled(backend.alias, found[0].name, silent)
 
 
 def silence(backend: RedisBackend) -> Steps[float]:

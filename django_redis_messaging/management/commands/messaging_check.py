@@ -219,17 +219,13 @@ def _without_poller() -> Iterator[str]:
     """A problem for each backend whose periodic tasks no poller enqueues."""
     if not loops.tasks_installed():
         return
-    from ...tasks.occurrences import discover, silence
+    from ...tasks.occurrences import unpolled
 
-    discover()
-    for backend in loops.backends().values():
-        if found := [one for one in backend.schedules.all() if one.paused_at is None]:
-            silent = perform(backend.using, silence(backend))
-            if silent * 1000 > HEARTBEAT_TIMEOUT:
-                yield (
-                    f"No poller has enqueued the periodic tasks of {backend.alias!r}, such as "
-                    f"{found[0].name}, for {silent:.0f} s: start run_poller."
-                )
+    for one in unpolled():
+        yield (
+            f"No poller has enqueued the periodic tasks of {one.alias!r}, such as {one.schedule}, for "
+            f"{one.silent:.0f} s: start run_poller."
+        )
 
 
 def _alive(found: Iterable[Consumer]) -> list[Consumer]:

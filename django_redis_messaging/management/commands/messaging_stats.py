@@ -20,9 +20,9 @@ from ...core.commands import batched
 from ...core.encoding import current_prefix
 from ...core.operations import perform
 from ...services.expiries.timers import TimerEngine
-from ...services.jobs.engine import Engine, Paused, parse_paused, registered_queues
+from ...services.jobs.engine import Engine, Paused, registered_queues
 from ...services.jobs.keys import queues_key
-from ...services.jobs.load import QueueLoad, read_loads_and
+from ...services.jobs.load import Counted, count_queues
 from ...services.jobs.queue import ONLY_QUEUE
 from .. import loops
 from ..loops import GROUP_POLL_INTERVAL, MAX_SECONDS, Stopping
@@ -109,61 +109,58 @@ def _all() -> list[Row]:
     return count([*delay_queues(), *timers(), *tasks()])
 
 
-class Counted(NamedTuple):
+class Queue(NamedTuple):
     """A queue whose jobs are counted."""
 
     title: str
     using: str
     engine: Engine
-    queue: str
+    name: str
 
 
-def delay_queues() -> list[Counted]:
+def delay_queues() -> list[Queue]:
     """The delay queues."""
     using, prefix = conf.alias(), current_prefix()
     names = perform(using, registered_queues(queues_key(prefix)))
-    return [Counted(name, using, Engine(prefix, "queue", name), ONLY_QUEUE) for name in sorted(names)]
+    return [Queue(name, using, Engine(prefix, "queue", name), ONLY_QUEUE) for name in sorted(names)]
 
 
-def timers() -> list[Counted]:
+def timers() -> list[Queue]:
     """The namespaces of timers."""
     using, engine = conf.alias(), TimerEngine(current_prefix())
     namespaces = perform(using, engine.namespaces())
-    return [Counted(f"timers {name}", using, engine, name) for name in sorted(namespaces)]
+    return [Queue(f"timers {name}", using, engine, name) for name in sorted(namespaces)]
 
 
-def tasks() -> list[Counted]:
+def tasks() -> list[Queue]:
     """The queues of tasks."""
     return [queue for backend in loops.backends().values() for queue in tasks_of(backend)]
 
 
-def tasks_of(backend: RedisBackend) -> list[Counted]:
+def tasks_of(backend: RedisBackend) -> list[Queue]:
     """The queues of a backend."""
     return [
-        Counted(f"tasks {backend.alias}/{queue}", backend.using, backend.engine, queue)
+        Queue(f"tasks {backend.alias}/{queue}", backend.using, backend.engine, queue)
         for queue in backend.serving()
     ]
 
 
-def count(queues: list[Counted]) -> list[Row]:
+def count(queues: list[Queue]) -> list[Row]:
     """One row for each queue."""
     rows: list[Row] = []
     for using, group in groupby(queues, key=lambda queue: queue.using):
         for page in batched(group, PIPELINE_SIZE):
-            calls = [one.engine.paused_call() for one in page]
-            loads, replies = perform(using, read_loads_and([(one.engine, one.queue) for one in page], calls))
-            paused = map(parse_paused, replies)
-            rows += [_row(*one) for one in zip(page, loads, paused, strict=True)]
+            counted = perform(using, count_queues([(one.engine, one.name) for one in page]))
+            rows += [_row(one.title, found) for one, found in zip(page, counted, strict=True)]
     return rows
 
 
-def _row(counted: Counted, load: QueueLoad, paused: Sequence[Paused]) -> Row:
-    own = [one for one in paused if one.queue == counted.queue]
+def _row(title: str, counted: Counted) -> Row:
     return {
-        "queue": counted.title,
-        **{column: getattr(load, column) for column in COLUMNS},
-        "paused": _pause(own[0]) if own else None,
-        "paused_tasks": {one.task: _pause(one) for one in paused if one.task},
+        "queue": title,
+        **{column: getattr(counted.load, column) for column in COLUMNS},
+        "paused": None if counted.pause is None else _pause(counted.pause),
+        "paused_tasks": {one.task: _pause(one) for one in counted.paused_tasks},
     }
 
 

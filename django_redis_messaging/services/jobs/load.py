@@ -6,12 +6,12 @@ import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 from ...core.commands import Script, batched
 from ...core.operations import Clock, Command, Steps
-from .engine import HEARTBEAT_TIMEOUT, Engine
+from .engine import HEARTBEAT_TIMEOUT, Engine, Paused, parse_paused
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +41,30 @@ class QueueLoad:
             return 0.0
         seconds = self.ready / self.throughput if self.throughput else math.inf
         return round(seconds, 1) if math.isfinite(seconds) else None
+
+
+class Counted(NamedTuple):
+    """A queue with its load, and what is paused."""
+
+    load: QueueLoad
+    #: None: the queue is not paused
+    pause: Paused | None
+    #: the tasks of its slot that are paused
+    paused_tasks: list[Paused]
+
+
+def count_queues(queues: Sequence[tuple[Engine, str]]) -> Steps[list[Counted]]:
+    """The loads of queues, and what is paused, in one round trip."""
+    calls = {engine.keys.paused: engine.paused_call() for engine, _ in queues}
+    loads, replies = yield from read_loads_and(queues, list(calls.values()))
+    paused = dict(zip(calls, map(parse_paused, replies), strict=True))
+    found = zip(queues, loads, strict=True)
+    return [_counted(queue, load, paused[engine.keys.paused]) for (engine, queue), load in found]
+
+
+def _counted(queue: str, load: QueueLoad, paused: Sequence[Paused]) -> Counted:
+    own = next((one for one in paused if one.queue == queue), None)
+    return Counted(load, own, [one for one in paused if one.task])
 
 
 def read_loads(queues: Sequence[tuple[Engine, str]]) -> Steps[list[QueueLoad]]:
