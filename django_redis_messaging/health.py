@@ -23,11 +23,9 @@ except ImportError as error:
     ) from error
 
 from . import surveys
-from .core.operations import perform
 from .core.outcome import deadline
 from .errors import MessagingError
 from .services.common.operators import Health
-from .services.jobs.engine import HEARTBEAT_TIMEOUT
 
 __all__ = ["Consuming", "Redis"]
 

@@ -19,12 +19,10 @@ from ...checks.formats import check_formats, report_formats
 from ...checks.servers import check_server
 from ...checks.settings import check_alias
 from ...checks.values import check_settings
-from ...core.operations import perform
 from ...core.outcome import deadline
 from ...core.topology import SCAN_COUNT
 from ...errors import MessagingError
 from ...services.common.operators import Consumer, Health
-from ...services.jobs.engine import HEARTBEAT_TIMEOUT
 from .. import loops
 from ..output import Display, State, format_count
 from . import messaging_stats

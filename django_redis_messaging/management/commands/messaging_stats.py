@@ -6,7 +6,6 @@ import json
 import os
 import sys
 from argparse import ArgumentParser
-from collections.abc import Sequence
 from contextlib import suppress
 from itertools import groupby
 from queue import Empty, SimpleQueue
