@@ -3,9 +3,15 @@
 const fresh = document.querySelector(".drm-fresh");
 const live = document.getElementById("drm-live");
 
-// What a user has begun must not be replaced: a selection, an open part, a field or a button with the focus.
-const isInUse = () =>
-  live.contains(document.activeElement) || live.querySelector("input:checked, details[open]") !== null;
+// What a user has begun must not be replaced: a selection, also of text, an open part, or what has the focus.
+const isInUse = () => {
+  const selection = getSelection();
+  return (
+    live.contains(document.activeElement) ||
+    live.querySelector("input:checked, details[open]") !== null ||
+    (!selection.isCollapsed && live.contains(selection.anchorNode))
+  );
+};
 
 const TOKENS = /csrfmiddlewaretoken. value=.\w+/g;
 
@@ -22,14 +28,15 @@ const start = () => {
       const answer = await fetch(location.href, { headers: { "Messaging-Fragment": "1" }, redirect: "error" });
       if (!answer.ok) throw new Error(answer.statusText);
       const html = await answer.text();
+      if (isPaused) return;
       status.textContent = "";
       // the answer has other CSRF tokens each time
       const content = html.replaceAll(TOKENS, "");
-      if (content === shown || isInUse() || isPaused) return;
+      if (content === shown || isInUse()) return;
       shown = content;
       live.innerHTML = html;
     } catch {
-      status.textContent = dataset.failed;
+      if (!isPaused) status.textContent = dataset.failed;
     }
   };
 
