@@ -20,7 +20,7 @@ from django_redis_messaging.console.urls import ROUTES, Route
 from django_redis_messaging.services.audit import AuditTrail
 from django_redis_messaging.services.common.things import Thing
 
-from ..support.server import change
+from ..support.server import change, snapshot
 from ..web.conftest import client_of
 from . import sites
 
@@ -101,6 +101,26 @@ def test_roles(clients: dict[str, Client], settings: Settings, in_admin: bool) -
                     assert "next=" + url in answer["Location"], which
                 else:
                     assert "no-store" in answer["Cache-Control"], which
+
+
+@pytest.mark.parametrize("in_admin", [True, False], ids=["admin", "alone"])
+def test_only_superusers_change_a_thing_that_is_named(
+    clients: dict[str, Client], settings: Settings, in_admin: bool
+) -> None:
+    """Each change, of each kind of things that it is about, whether it asks or is confirmed."""
+    if not in_admin:
+        settings.ROOT_URLCONF = sites.NoAdmin
+    namespace = "admin" if in_admin else "messaging_console"
+    Lock("a").acquire(blocking=False, token="t")
+    before = snapshot()
+    for route in all_routes():
+        for kind in route.view.kinds if issubclass(route.view, ChangePage) else ():
+            url, thing = reverse(f"{namespace}:messaging_{route.name}"), str(Thing(kind, "a"))
+            for role in ROLES[:-1]:
+                for data in ({}, {"confirmed": "1"}):
+                    answer = clients[role].post(url, {"thing": thing, "holder": "t", **data})
+                    assert answer.status_code in expected(route, "post", role, in_admin=in_admin), url
+    assert snapshot() == before
 
 
 def test_changes_need_a_token(clients: dict[str, Client], operator: User, settings: Settings) -> None:
