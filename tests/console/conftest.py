@@ -9,7 +9,15 @@ import pytest
 from django.contrib.auth.models import User
 from django.test import Client
 
-from ..web.conftest import client_of, contexts, database, no_permissions, person, visit  # noqa: F401
+from ..web.conftest import (  # noqa: F401
+    browser_type_launch_args,
+    client_of,
+    contexts,
+    database,
+    no_permissions,
+    person,
+    visit,
+)
 
 Sign = Callable[..., Client]
 
