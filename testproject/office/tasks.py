@@ -25,7 +25,7 @@ def count_shelf(shelf: int, seconds: float = 2.0) -> int:
     return shelf * 12
 
 
-@task(queue_name="stock", max_attempts=3, backoff=20)
+@task(queue_name="stock", max_attempts=3, backoff=3)
 def order_from(supplier: str, item: str, *, api_key: str = "") -> str:
     """Order an item. The server of one supplier doesn't answer."""
     if supplier == "Nowhere Ltd.":

@@ -139,6 +139,19 @@ class TestOrders:
         german.until("/orders/", "Bestätigung: Erfolgreich")
 
 
+class TestConsole:
+    def test_it_shows_life_within_a_minute(self, demo: Demo) -> None:
+        """Traffic, a paused queue, a task that failed for good, and a lock for which a client waits."""
+        alice, pages = Browser(demo.address, "alice"), "/admin/django_redis_messaging"
+        assert "Paused" in alice.until(f"{pages}/queues/", "The archive is being moved.")
+        lock = alice.until(f"{pages}/locks/lock/?thing=lock:inventory", "process")
+        while not re.search(r"<dt>Waiting</dt><dd>\s*<bdi>1</bdi>", lock):  # ended by the limit of the test
+            lock = alice.get(f"{pages}/locks/lock/?thing=lock:inventory")
+        stock = f"{pages}/queues/queue/?thing=queue:default/stock&place=dead"
+        assert "Nowhere Ltd. did not answer." in alice.until(stock, "office.tasks.order_from")
+        assert 'class="drm-spark"' in alice.until(f"{pages}/overview/", "failed for good")
+
+
 class TestStaff:
     def test_only_they_change_the_options_and_process_the_log(self, demo: Demo) -> None:
         """One test, since it begins with a demo where nothing was changed or counted."""
