@@ -10,7 +10,8 @@ import pytest
 import pytest_asyncio
 from django.conf import settings
 from django.test import override_settings
-from playwright.sync_api import Playwright, expect
+from playwright.sync_api import Browser, Playwright, expect
+from pytest_django.live_server_helper import LiveServer
 
 from django_redis_messaging import handlers
 from django_redis_messaging.core import clients
@@ -167,3 +168,12 @@ def postgresql_host() -> Iterator[str]:
     """A PostgreSQL server, started for the first test that needs it."""
     with postgresql.running_server(Path(program("initdb")).resolve().parent) as host:
         yield host
+
+
+@pytest.fixture(scope="session")
+def contexts(browser: Browser, live_server: LiveServer) -> Iterator[Any]:
+    """Pages of the live server, for all tests in a browser: at the end, none keeps a connection open."""
+    from .support.browser import serving_pages  # it imports models, which are not loaded before
+
+    with serving_pages(browser, live_server.url) as found:
+        yield found

@@ -12,7 +12,6 @@ from django.test import Client
 from ..web.conftest import (  # noqa: F401
     browser_type_launch_args,
     client_of,
-    contexts,
     database,
     no_permissions,
     person,

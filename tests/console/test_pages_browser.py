@@ -36,7 +36,7 @@ from ..support.browser import (
 from ..support.console_world import lively
 from . import sites
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.one_server]
 
 World = dict[str, Thing]
 Open = Callable[..., Page]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from typing import Any
 from urllib.parse import urljoin
 
@@ -17,6 +19,7 @@ from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Locator
 from django_redis_messaging import Chat
 
 from .people import Member, user_of
+from .server import until
 
 #: Debian's names: the first is the smaller build, which has no windows of a desktop and starts faster
 PROGRAMS = ("chromium-headless-shell", "chromium")
@@ -156,6 +159,14 @@ class Contexts:
         # Requests of the browser itself, and those that a test blocks, may fail.
         if message.type == "error" and "Failed to load resource" not in message.text:
             self._errors.append(message.text)
+
+
+@contextmanager
+def serving_pages(browser: Browser, url: str) -> Iterator[Contexts]:
+    """Pages of a site that threads of this process serve. At the end, they have ended."""
+    with closing(Contexts(browser, url)) as found:
+        yield found
+    until(lambda: not any("process_request" in thread.name for thread in threading.enumerate()))
 
 
 def sign_in(context: BrowserContext, user: User | Member, url: str) -> None:

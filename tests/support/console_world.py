@@ -60,7 +60,7 @@ def lively(owner: User, other: User, directory: Path) -> Iterator[dict[str, Thin
     with ExitStack() as stack:
         stack.enter_context(at_work("default", concurrency=2))
         stack.callback(jobs.go.set)
-        until(lambda: server_counts() == (1, 1))
+        until(lambda: server_counts() == (1, 1) and backend().workers())
         things["worker"] = Thing("worker", backend().workers()[0].id, "default")
         add_locks(stack, things)
         perform(conf.alias(), record_gauges(conf.alias(), conf.prefix()))

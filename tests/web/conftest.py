@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import threading
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from typing import Any
 
 import pytest
@@ -14,9 +12,8 @@ from django.contrib.auth.models import User
 from django.db.models.signals import post_migrate
 from django.test import Client
 from django.urls import include, path, reverse
-from playwright.sync_api import Browser, Page
+from playwright.sync_api import Page
 from pytest_django import Settings
-from pytest_django.live_server_helper import LiveServer
 
 from django_redis_messaging import Chat, observe
 from django_redis_messaging.core.operations import unobserve
@@ -28,7 +25,6 @@ from ..support.asgi_site import Site, serving
 from ..support.browser import FAST, MODULES, Contexts, Visit, sign_in
 from ..support.people import Member, user_of
 from ..support.programs import program
-from ..support.server import until
 
 Person = Callable[..., User]
 Members = Callable[..., Member]
@@ -202,14 +198,6 @@ def site(asgi_server: Site) -> Iterator[Site]:
 @pytest.fixture(scope="session")
 def browser_type_launch_args() -> dict[str, Any]:
     return {"executable_path": program(*chromium.PROGRAMS), "args": chromium.ARGUMENTS}
-
-
-@pytest.fixture(scope="session")
-def contexts(browser: Browser, live_server: LiveServer) -> Iterator[Contexts]:
-    with closing(Contexts(browser, live_server.url)) as found:
-        yield found
-    # the threads that serve connections end before the server
-    until(lambda: not any("process_request" in thread.name for thread in threading.enumerate()))
 
 
 @pytest.fixture
