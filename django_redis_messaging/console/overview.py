@@ -94,7 +94,7 @@ class OverviewPage(ConsolePage):
         )
         silences = [one for one in state.attendance.silences.values() if one is not None]
         poller = _("Poller: %(time)s ago") % {"time": duration(min(silences))} if silences else _("no poller")
-        number = number_format(state.attendance.periodic)
+        number = number_format(sum(state.attendance.periodic.values()))
         yield Tile(_("Schedule"), number, _("periodic tasks"), poller, self.url("schedule"))
 
     def tiles_of_things(self, state: State) -> Iterator[Tile]:
@@ -146,8 +146,9 @@ def job_tile(title: str, queues: Sequence[QueueGauges], lines: Sequence[Line], u
     parts = [_("%(number)s running") % {"number": number_format(running)}]
     if dead:
         parts.append(_("%(number)s dead") % {"number": number_format(dead)})
-    rate = sum(one.throughput for one in queues)
-    parts.append(_("%(number)s/s") % {"number": number_format(rate, 1)})
+    rates = {"added": sum(one.added for one in queues), "ended": sum(one.throughput for one in queues)}
+    shown = {name: number_format(rate, 1) for name, rate in rates.items()}
+    parts.append(_("%(added)s/s in, %(ended)s/s out") % shown)
     chart, trend = summed(lines, [one.series for one in queues], "ran", _("Jobs that ran"))
     return Tile(title, number_format(ready), _("ready"), ", ".join(parts), url, chart, trend)
 

@@ -63,26 +63,27 @@ def errors(state: State) -> Iterator[Trouble]:
 
 
 def settings(state: State) -> Iterator[Trouble]:
-    """What the checks of the settings find."""
-    for message in [*check_settings(), *check_alias()]:
+    """What the checks find: wrong settings, and events that a listener misses."""
+    for message in [*check_settings(), *check_alias(), *state.flags]:
         yield Trouble(message.msg, str(message.hint or ""), "bad" if message.is_serious() else "warn")
 
 
 def missing_poller(state: State) -> Iterator[Trouble]:
     """Nobody does what is due by time."""
-    text = _("No poller has been running for %(time)s.")
-    remedy = _("Start manage.py run_poller, or run_messaging.")
-    silent = [
-        seconds
-        for alias, seconds in state.attendance.silences.items()
-        if seconds is not None and seconds * 1000 > HEARTBEAT_TIMEOUT
-    ]
-    if silent:
-        yield Trouble(text % {"time": duration(max(silent))}, remedy, page="schedule")
-    elif state.age is None:
-        yield Trouble(_("No poller has been running."), remedy, "warn", page="schedule")
-    elif state.age > 4 * MAX_AGE:
-        yield Trouble(text % {"time": duration(state.age)}, remedy, "warn", page="schedule")
+    silences = state.attendance.silences
+    silent = [one for one in silences.values() if one is not None and one * 1000 > HEARTBEAT_TIMEOUT]
+    never = any(number and silences.get(alias) is None for alias, number in state.attendance.periodic.items())
+    since = max(silent) if silent else state.age
+    is_away = since is None or since > 4 * MAX_AGE
+    if not (is_away or silent or never):
+        return
+    text = _("No poller has been running.")
+    if since is not None and is_away:
+        text = _("No poller has been running for %(time)s.") % {"time": duration(since)}
+    elif never:
+        text = _("No poller has looked at all periodic tasks.")
+    tone: Tone = "bad" if silent or never else "warn"
+    yield Trouble(text, _("Start manage.py run_poller, or run_messaging."), tone, page="schedule")
 
 
 def old_jobs(state: State) -> Iterator[Trouble]:

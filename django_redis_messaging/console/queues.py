@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -48,16 +48,19 @@ class QueuesPage(ConsolePage):
     """The queues, by name; `?page=` pages."""
 
     section = "queues"
+    #: jobs that were added per second, by queue
+    added: Mapping[Thing, float]
 
     def get(self, request: HttpRequest) -> HttpResponse:
         number, queues = self.number, all_queues()
         some = queues[(number - 1) * PAGE : number * PAGE]
+        self.added = added_to(some)
         more = len(queues) > number * PAGE
         table = Table(
             _("Queues"),
             [
                 _("Queue"), _("Ready"), _("Delayed"), _("Running"), _("Parked"), _("Dead"), _("Oldest"),
-                _("Ended per second"), _("Time to drain"),
+                _("Added per second"), _("Ended per second"), _("Time to drain"),
             ],
             count(some),
             self.row,
@@ -73,6 +76,7 @@ class QueuesPage(ConsolePage):
             name_cell(one, self.url_of(thing)),
             *(self.place_cell(one, place) for place in ("ready", "delayed", "leased", "parked", "dead")),
             None if load.oldest_age is None else Cell(duration(load.oldest_age), is_number=True),
+            self.added.get(thing) or None,
             load.throughput or None,
             drain_cell(one),
         ]
@@ -133,6 +137,16 @@ def pause_button(page: ConsolePage, one: Counted) -> list[Action]:
     if one.pause is None:
         return page.button("pause", _("Pause"), one.queue.thing)
     return page.button("resume", _("Resume"), one.queue.thing)
+
+
+def added_to(queues: Sequence[Queue]) -> dict[Thing, float]:
+    """How many jobs were added to queues per second, by the latest snapshots."""
+    return {
+        Thing("queue", one.series.name, one.series.where): one.added
+        for using in dict.fromkeys(queue.using for queue in queues)
+        for one in History(using=using).now().queues
+        if one.series.kind == "queue"
+    }
 
 
 class QueuePage(ThingPage):

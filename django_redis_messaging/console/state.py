@@ -7,8 +7,10 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from django.core.checks import CheckMessage
+
 from .. import conf, surveys
-from ..checks.servers import ServerInfo, read_infos
+from ..checks.servers import ServerInfo, check_flags, read_infos
 from ..core.commands import Clock, Command
 from ..core.encoding import current_prefix
 from ..core.operations import Steps, perform
@@ -44,8 +46,8 @@ class Attendance:
     paused: Mapping[str, Sequence[Paused]]
     #: by alias in TASKS, seconds since a poller looked at its periodic tasks; None: none ever did
     silences: Mapping[str, float | None]
-    #: number of periodic tasks
-    periodic: int
+    #: by alias in TASKS, the number of its periodic tasks
+    periodic: Mapping[str, int]
     listeners: Sequence[Consumer]
 
 
@@ -76,6 +78,8 @@ class State:
     errors: Sequence[str] = field(default_factory=list)
     #: records that the history has not kept, since it has as many series as it may
     refused: int = 0
+    #: what the check of the flags for keyspace events finds
+    flags: Sequence[CheckMessage] = ()
 
 
 def read_state() -> State:
@@ -100,6 +104,7 @@ def read_state() -> State:
         Catalogue().count(),
         errors,
         History().refused(),
+        check_flags(),
     )
 
 
@@ -119,7 +124,7 @@ def read_attendance(aliases: Sequence[str]) -> Attendance:
     paused: dict[str, Sequence[Paused]] = {}
     silences: dict[str, float | None] = {}
     listeners: Sequence[Consumer] = ()
-    periodic = 0
+    periodic: dict[str, int] = {}
     timers = TimerEngine(current_prefix())
     for using in aliases:
         backends = [one for one in surveys.backends().values() if one.using == using]
@@ -133,7 +138,7 @@ def read_attendance(aliases: Sequence[str]) -> Attendance:
             paused[backend.alias] = parse_paused(pauses)
             age = (Clock.milliseconds(clock) - int(polled)) / 1000 if polled else None
             silences[backend.alias] = age
-            periodic += stored + declared(backend.alias)
+            periodic[backend.alias] = stored + declared(backend.alias)
         if using == conf.alias():
             listeners = parse_consumers(*replies[-2:])
     return Attendance(workers, paused, silences, periodic, listeners)

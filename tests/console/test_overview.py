@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from django.core.checks import Warning
 from django.test import Client
 from django.urls import reverse
 from pytest_django import Settings
@@ -33,7 +34,7 @@ from ..tasks import jobs
 
 NOW = datetime.now(UTC)
 FINE = State(
-    [], [], 5, Attendance({}, {}, {"default": 1.0}, 1, []), {}, [], Counts(dict.fromkeys(MARKERS, 0), True)
+    [], [], 5, Attendance({}, {}, {"default": 1.0}, {"default": 1}, []), {}, [], Counts(dict.fromkeys(MARKERS, 0), True)
 )
 ALIVE, LOST = Consumer("web1-17-a", 1.0, True, 2), Consumer("web1-18-b", 60.0, True, 1)
 
@@ -51,7 +52,7 @@ def queue(name: str = "emails", where: str = "default", **more: Any) -> QueueGau
 
 
 def attendance(**more: Any) -> Attendance:
-    known = {"workers": {}, "paused": {}, "silences": {"default": 1.0}, "periodic": 1, "listeners": []}
+    known = {"workers": {}, "paused": {}, "silences": {"default": 1.0}, "periodic": {"default": 1}, "listeners": []}
     return Attendance(**{**known, **more})
 
 
@@ -85,6 +86,14 @@ WRONG = {
         "No poller has been running for 2 min 10 s", "run_poller",
     ),
     "never a poller": (wrong(age=None), "No poller has been running.", "run_poller"),
+    "not for all": (
+        wrong(attendance=attendance(silences={"default": 1.0, "other": None}, periodic={"other": 1})),
+        "No poller has looked at all periodic tasks.", "run_poller",
+    ),
+    "missed events": (
+        wrong(flags=[Warning("A handler misses events.", hint="Run the listener with --configure.")]),
+        "misses events", "--configure",
+    ),
     "old snapshot": (wrong(age=300), "No poller has been running for 5 min", "run_poller"),
     "lost worker": (
         wrong(attendance=attendance(workers={"default": [ALIVE, LOST]})),

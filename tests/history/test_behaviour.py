@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -11,14 +12,14 @@ import pytest
 from django_redis_messaging import DelayQueue, Expiry, InvalidArgument, conf
 from django_redis_messaging.core.operations import perform
 from django_redis_messaging.services.history import gauges
-from django_redis_messaging.services.history.gauges import record_gauges
+from django_redis_messaging.services.history.gauges import QueueGauges, record_gauges
 from django_redis_messaging.services.history.history import History, Line
 from django_redis_messaging.services.history.keys import KINDS, RESOLUTIONS, HistoryKeys, Series, level_of
 from django_redis_messaging.services.history.recording import MAX_PAIRS, PAGE, Counts, record
 
 from ..conftest import Call
 from ..support.scripts import server_clock
-from ..support.server import change, server
+from ..support.server import change, server, server_ms
 from ..support.workers import burst
 from ..tasks import jobs
 
@@ -208,6 +209,22 @@ class TestPoller:
         assert list(values("ready").values()) == [1]
         assert [point.values["memory"] for point in line(one.series).points] == [one.memory]
         assert [series.name for series in History().series("queue")] == ["mail"], "idle ones have none"
+
+    def test_the_rate_at_which_jobs_are_added(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """What the queue has grown by, and what ended meanwhile."""
+        none = QueueGauges(MAIL, 0, 0, 0, 0, 0, None, 0.0)
+        more = none._replace(ready=10, delayed=20, leased=5, parked=5, dead=99, throughput=2.0)
+        assert more.since(none, 10.0).added == 6.0
+        assert none._replace(throughput=1.5).since(more, 10.0).added == 0
+        assert more.since(None, 10.0) == more.since(none, 0.5) == more.since(none, math.inf) == more
+        self.poll(monkeypatch)
+        DelayQueue("mail").push_many(["job"] * 30)
+        key = HistoryKeys(conf.prefix()).now
+        server().hset(key, mapping={"at": server_ms() - 20_000, "polled": server_ms() - 20_000})
+        server().hset(key, str(MAIL), none.text)
+        self.poll(monkeypatch)
+        [found] = [one for one in History().now().queues if one.series == MAIL]
+        assert 1.0 < found.added <= 1.5
 
     def test_the_end_of_a_backlog_is_recorded_once(
         self, monkeypatch: pytest.MonkeyPatch, clock: Callable[[float], None]

@@ -38,6 +38,8 @@ INTERVAL = RESOLUTIONS[0].seconds
 MAX_QUEUES, MAX_FRESH = 1000, 200
 #: queues that are counted in one round trip
 PIPELINE_SIZE = 50
+#: age of a snapshot from which on rates are worked out
+MIN_SECONDS = 1.0
 #: ms for which a snapshot is kept
 SNAPSHOT_TTL = 86_400_000
 #: gauge of a server → its name in the reply to INFO
@@ -72,6 +74,8 @@ class QueueGauges(NamedTuple):
     oldest_age: float | None
     #: jobs that ended per second, over about a minute
     throughput: float
+    #: jobs that were added per second since the snapshot before, as these numbers tell
+    added: float = 0.0
 
     @property
     def text(self) -> str:
@@ -79,13 +83,25 @@ class QueueGauges(NamedTuple):
         oldest = "-" if self.oldest_age is None else round(self.oldest_age * 1000)
         return (
             f"ready={self.ready} delayed={self.delayed} leased={self.leased} dead={self.dead} "
-            f"parked={self.parked} oldest={oldest} rate={self.throughput}"
+            f"parked={self.parked} oldest={oldest} rate={self.throughput} in={self.added}"
         )
 
     @property
     def is_idle(self) -> bool:
         """Whether it has no jobs but dead ones."""
-        return not (self.ready or self.delayed or self.leased or self.parked)
+        return not self.unfinished
+
+    @property
+    def unfinished(self) -> int:
+        """How many jobs wait or run."""
+        return self.ready + self.delayed + self.leased + self.parked
+
+    def since(self, before: QueueGauges | None, seconds: float | None) -> QueueGauges:
+        """The same with the rate at which jobs were added, from the snapshot before and its age."""
+        if before is None or seconds is None or not MIN_SECONDS <= seconds < math.inf:
+            return self
+        more = (self.unfinished - before.unfinished) / seconds
+        return self._replace(added=round(max(more + self.throughput, 0.0), 3))
 
     @property
     def recorded(self) -> dict[str, int]:
@@ -172,7 +188,8 @@ def _parse(name: str, text: str) -> Gauges:
         int(words[name]) for name in ("ready", "delayed", "leased", "dead", "parked")
     )
     oldest = None if words["oldest"] == "-" else int(words["oldest"]) / 1000
-    return QueueGauges(series, ready, delayed, leased, dead, parked, oldest, float(words["rate"]))
+    rates = float(words["rate"]), float(words["in"])
+    return QueueGauges(series, ready, delayed, leased, dead, parked, oldest, *rates)
 
 
 def store_snapshot(prefix: str, gauges: Iterable[Gauges], *, is_polled: bool = True) -> Steps[None]:
@@ -183,13 +200,14 @@ def store_snapshot(prefix: str, gauges: Iterable[Gauges], *, is_polled: bool = T
     yield Script("history/snapshot", [HistoryKeys(prefix).now], words)
 
 
-def count_queues(using: str, limit: int) -> Steps[list[QueueGauges]]:
-    """The gauges of the queues at an alias, at most `limit`."""
+def count_queues(using: str, limit: int, before: Snapshot) -> Steps[list[QueueGauges]]:
+    """The gauges of the queues at an alias, at most `limit`. `before`: the latest snapshot."""
+    last = {one.series: one for one in before.queues}
     found: list[QueueGauges] = []
     for page in batched((yield from queues_at(using, limit)), PIPELINE_SIZE):
         loads = yield from read_loads([(one.engine, one.name) for one in page])
         found += map(_gauges_of, page, loads)
-    return found
+    return [one.since(last.get(one.series), before.age) for one in found]
 
 
 def _gauges_of(queue: Queue, load: QueueLoad) -> QueueGauges:
@@ -245,7 +263,7 @@ def record_gauges(using: str, prefix: str) -> Steps[float]:
         _next[using, prefix] = now + INTERVAL - age
         return INTERVAL - age
     _next[using, prefix] = now + INTERVAL
-    queues = yield from count_queues(using, MAX_QUEUES)
+    queues = yield from count_queues(using, MAX_QUEUES, before)
     servers = read_servers(using)
     yield from store_snapshot(prefix, [*queues, *servers])
     last = {one.series: one for one in before.queues}

@@ -115,7 +115,8 @@ class History(Service):
     def refresh(self) -> Steps[Snapshot]:
         """Count up to 200 queues and store them as the snapshot, as a poller does every ten seconds; returns
         the new snapshot, which has no servers. For readers that find no recent one."""
-        queues = yield from count_queues(self._using, MAX_FRESH)
+        before = yield from read_snapshot(self._prefix)
+        queues = yield from count_queues(self._using, MAX_FRESH, before)
         yield from store_snapshot(self._prefix, queues, is_polled=False)
         return (yield from read_snapshot(self._prefix))
 
