@@ -19,6 +19,7 @@ from ..core.encoding import printable
 from ..core.operations import perform
 from ..services.common.operators import Health
 from ..services.common.things import Thing
+from ..services.history.history import History
 from ..services.history.keys import Series
 from ..services.jobs.engine import Paused
 from ..services.jobs.listing import JobRow

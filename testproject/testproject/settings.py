@@ -86,11 +86,11 @@ TASKS = {
         "QUEUES": ["default", "emails", "invoices", "stock", "reports"],
     }
 }
-# The traffic would fill the terminal: each start and end of a task is a line.
+# The traffic would fill the terminal: each start, end and error of a task is a line there, too.
 LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,
-    "loggers": {name: {"level": "WARNING"} for name in ("django.tasks", "django_tasks")},
+    "loggers": {name: {"level": "CRITICAL"} for name in ("django.tasks", "django_tasks")},
 }
 #: seconds after which an unpaid order is cancelled
 TIME_TO_PAY = float(os.environ.get("DEMO_TIME_TO_PAY", "30"))

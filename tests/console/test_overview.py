@@ -33,9 +33,8 @@ from ..support.server import change, server
 from ..tasks import jobs
 
 NOW = datetime.now(UTC)
-FINE = State(
-    [], [], 5, Attendance({}, {}, {"default": 1.0}, {"default": 1}, []), {}, [], Counts(dict.fromkeys(MARKERS, 0), True)
-)
+THERE = Attendance({}, {}, {"default": 1.0}, {"default": 1}, [])
+FINE = State([], [], 5, THERE, {}, [], Counts(dict.fromkeys(MARKERS, 0), True))
 ALIVE, LOST = Consumer("web1-17-a", 1.0, True, 2), Consumer("web1-18-b", 60.0, True, 1)
 
 
@@ -52,8 +51,7 @@ def queue(name: str = "emails", where: str = "default", **more: Any) -> QueueGau
 
 
 def attendance(**more: Any) -> Attendance:
-    known = {"workers": {}, "paused": {}, "silences": {"default": 1.0}, "periodic": {"default": 1}, "listeners": []}
-    return Attendance(**{**known, **more})
+    return replace(THERE, **more)
 
 
 def paused(name: str) -> Paused:

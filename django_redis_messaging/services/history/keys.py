@@ -133,7 +133,7 @@ class HistoryKeys:
     @functools.cached_property
     def now(self) -> str:
         """HASH series → its latest gauges, for example "ready=3 delayed=0 leased=1 dead=0 parked=0 oldest=120
-        rate=2.5 in=2.1": oldest is ms, or - for none; rate and in are the jobs that ended, and were added, per
+        rate=2.5 in=2.1": oldest is ms, or - for none; rate and in are jobs that ended, and were added, per
         second. "at" → ms of the snapshot; "polled" → ms of the latest one that a poller has made. A snapshot
         replaces the one before; the key expires a day after the last one."""
         return self.tag + ":now"
