@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -31,7 +31,6 @@ from ..core.encoding import printable
 from ..core.outcome import deadline
 from ..errors import InvalidArgument, MessagingError, OutcomeUnknown, RateExceeded, Unavailable
 from ..services.audit import AuditTrail
-from ..services.common.scanning import scan_budget
 from ..services.common.things import Thing
 from ..services.rates.user_rates import UserRate
 from ..web import identity as identities
@@ -40,15 +39,13 @@ from ..web.base import check_text
 from ..web.layout import ADMIN, page_in_layout
 from ..web.problems import Answer, Problem
 from . import SECTIONS, access
-from .tables import Action, Cell, Table
+from .tables import Action, Cell
 
 if TYPE_CHECKING:
     from django.contrib.admin import AdminSite
 
 logger = logging.getLogger(__name__)
 
-#: keys in Redis after which a list of a page ends
-MAX_KEYS = 10_000
 #: things that one change may be about, if they are selected one by one
 MAX_SELECTED = 200
 #: the layout of the part of a page that is fetched again and again
@@ -160,16 +157,6 @@ class ConsolePage(View):
         if answer.retry_after is not None:
             response["Retry-After"] = str(answer.retry_after)
         return response
-
-    def read(self, *tables: Callable[[], Table]) -> list[Table]:
-        """The tables, for each of which as much time is left to search: half of WEB_DEADLINE together."""
-        found = []
-        for read in tables:
-            with scan_budget(MAX_KEYS, conf.current().WEB_DEADLINE / 2 / len(tables)) as budget:
-                table = read()
-            table.is_partial = budget.is_spent
-            found.append(table)
-        return found
 
     def button(
         self, name: str, label: str, thing: Thing, *, is_danger: bool = False, **data: str

@@ -35,6 +35,7 @@ from ..web import identity as identities
 from ..web import problems
 from ..web.problems import Problem
 from . import access
+from .contents import masked
 from .listing import NOT_FOUND, FactsPage, ListPage, client, user_cell
 from .tables import Cell, Row, Table, Value, to_cell
 
@@ -205,17 +206,10 @@ def rank(request: HttpRequest) -> int:
 
 def shown(console: access.Console, payload: Any, name: str = "") -> str:
     """A payload as text of bounded length, without secrets; of a dict, the value with this name."""
-    masked = mask(console, payload)
-    value = masked[name] if name else masked
+    found = masked(console, payload)
+    value = found[name] if name else found
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     return Truncator(printable(text)).chars(MAX_TEXT)
-
-
-def mask(console: access.Console, value: Any) -> Any:
-    """A payload with its secrets masked."""
-    if isinstance(value, dict):
-        return {key: mask(console, console.mask(key, one)) for key, one in value.items()}
-    return [mask(console, one) for one in value] if isinstance(value, list) else value
 
 
 class ChannelsPage(ListPage):

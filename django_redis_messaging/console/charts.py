@@ -22,8 +22,8 @@ from django.utils.translation import gettext as _
 
 #: moments and numbers, evenly spaced; None is a gap
 Points = Sequence[tuple[datetime, float | None]]
-#: how the points of a chart are drawn: as lines, as areas or bars on top of each other
-Kind = Literal["lines", "areas", "bars"]
+#: how the points of a chart are drawn: as lines, or as bars on top of each other
+Kind = Literal["lines", "bars"]
 Unit = Literal["", "s", "B", "/s"]
 
 #: curves of a chart, at most: charts.css has as many colours
@@ -201,11 +201,11 @@ class _Place:
         """The path of single points between gaps: lines of no length, with visible round ends."""
         return "".join(f"M{self._at(*run[0])}h0" for run in _runs(numbers) if len(run) == 1)
 
-    def area(self, tops: Sequence[float | None], bases: Sequence[float] | None = None) -> str:
-        """The path around an area with gaps."""
+    def area(self, tops: Sequence[float | None]) -> str:
+        """The path around what is below a line with gaps."""
         paths = []
         for run in _runs(tops):
-            below = [(index, bases[index] if bases else 0.0) for index, _number in reversed(run)]
+            below = [(index, 0.0) for index, _number in reversed(run)]
             paths.append("M" + "L".join(self._at(*one) for one in [*run, *below]) + "Z")
         return "".join(paths)
 
@@ -252,8 +252,6 @@ def _drawn(place: _Place, bases: Sequence[_Bounds], kind: Kind) -> SafeString:
         if kind == "bars":
             parts.append((index, "drm-bars", place.bars(tops, base or [0.0] * len(tops))))
             continue
-        if kind == "areas":
-            parts.append((index, "drm-area", place.area(tops, base)))
         parts += [(index, "drm-line", place.line(tops)), (index, "drm-dots", place.dots(tops))]
     return format_html_join("", '<path class="drm-series-{} {}" d="{}"/>', (one for one in parts if one[2]))
 

@@ -37,10 +37,12 @@ from ..services.semaphores.semaphore import MAX_PERMITS, Semaphore, SemaphoreHol
 from ..web import problems
 from ..web.limit_rules import declared_services
 from ..web.problems import Answer, Problem
-from .base import MAX_KEYS, ChangePage, ConsolePage, Question
+from .base import ChangePage, ConsolePage, Question
 from .listing import NOT_FOUND, FactsPage, ListPage, client
 from .tables import Action, Cell, Row, Table, Value, duration, to_cell
 
+#: keys in Redis after which the search for a key to reset ends
+MAX_KEYS = 10_000
 NOT_USED = Answer(
     404, "not_found", gettext_lazy("This key has no uses that count any more. Nothing was reset.")
 )

@@ -101,8 +101,6 @@ class Table:
     row: Callable[[Any], Row]
     #: the text that is shown instead of a table without rows
     empty: str
-    #: whether items may be missing because the search ended early
-    is_partial: bool = False
     #: the URL of the next page; empty: this is the last one
     next_url: str = ""
     #: buttons for the rows that are selected
