@@ -1,4 +1,4 @@
-"""The history: charts of what was recorded of queues, tasks, timers and servers."""
+"""The history: charts of what was recorded of queues, tasks, timers, operations and servers."""
 
 from __future__ import annotations
 
@@ -53,6 +53,7 @@ DRAWINGS: dict[str, tuple[Drawing, ...]] = {
     "queue": (RAN, WAITING, WAIT, RUN, OLDEST),
     "timers": (RAN, WAITING, WAIT, RUN),
     "task": (RAN, WAIT, RUN),
+    "operation": (RAN, RUN),
     "server": (
         Drawing(
             gettext_lazy("Memory"),
@@ -70,13 +71,14 @@ TITLES = {
     "queue": gettext_lazy("Queues"),
     "task": gettext_lazy("Tasks"),
     "timers": gettext_lazy("Timers"),
+    "operation": gettext_lazy("Operations"),
     "server": gettext_lazy("Servers"),
 }
 NAMES = {
     "hour": gettext_lazy("Hour"), "day": gettext_lazy("Day"), "fortnight": gettext_lazy("Two weeks"),
 }  # fmt: skip
 #: the column of the small charts, by kind
-OF_SPARKLINE = {"queue": "ran", "task": "ran", "timers": "ran", "server": "memory"}
+OF_SPARKLINE = {"queue": "ran", "task": "ran", "timers": "ran", "operation": "ran", "server": "memory"}
 #: the columns of the list
 LISTED = ("ran", "failed", "run95", "memory")
 

@@ -35,8 +35,8 @@ import functools
 import inspect
 import logging
 import time
-from collections.abc import Callable, Coroutine, Generator, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Coroutine, Generator, Sequence
+from contextlib import suppress
 from contextvars import ContextVar
 from traceback import format_exception, format_tb
 from types import GeneratorType, TracebackType
@@ -129,8 +129,8 @@ def operation(body: Callable[Concatenate[S, P], Steps[T]]) -> Callable[Concatena
     def blocking(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
         if not are_observed():
             return clients.perform(self._using, body(self, *args, **kwargs))
-        with timed(_title(self, body)) as noting:
-            return clients.perform(self._using, noting(body(self, *args, **kwargs)))
+        with Timed(_title(self, body)) as timed:
+            return clients.perform(self._using, timed.noting(body(self, *args, **kwargs)))
 
     return blocking
 
@@ -145,8 +145,8 @@ def asynchronous(
     async def async_version(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
         if not are_observed():
             return await clients.aperform(self._using, body(self, *args, **kwargs))
-        with timed(_title(self, body)) as noting:
-            return await clients.aperform(self._using, noting(body(self, *args, **kwargs)))
+        with Timed(_title(self, body)) as timed:
+            return await clients.aperform(self._using, timed.noting(body(self, *args, **kwargs)))
 
     async_version.__name__ = f"a{body.__name__}"
     async_version.__qualname__ = f"{body.__qualname__.rpartition('.')[0]}.{async_version.__name__}"
@@ -163,16 +163,16 @@ def perform(using: str, steps: Steps[T]) -> T:
     the name of the generator function, such as Engine.claim."""
     if not are_observed():
         return clients.perform(using, steps)
-    with timed(_name_of(steps)) as noting:
-        return clients.perform(using, noting(steps))
+    with Timed(_name_of(steps)) as timed:
+        return clients.perform(using, timed.noting(steps))
 
 
 async def aperform(using: str, steps: Steps[T]) -> T:
     """The async version of `perform`."""
     if not are_observed():
         return await clients.aperform(using, steps)
-    with timed(_name_of(steps)) as noting:
-        return await clients.aperform(using, noting(steps))
+    with Timed(_name_of(steps)) as timed:
+        return await clients.aperform(using, timed.noting(steps))
 
 
 def perform_renewal(using: str, steps: Steps[T]) -> T:
@@ -180,8 +180,8 @@ def perform_renewal(using: str, steps: Steps[T]) -> T:
     others are in use."""
     if not are_observed():
         return clients.perform_renewal(using, steps)
-    with timed(_name_of(steps)) as noting:
-        return clients.perform_renewal(using, noting(steps))
+    with Timed(_name_of(steps)) as timed:
+        return clients.perform_renewal(using, timed.noting(steps))
 
 
 def _name_of(steps: Steps[Any]) -> str:
@@ -242,42 +242,47 @@ def observed_steps() -> Sequence[Step]:
     return _observing.get() or ()
 
 
-@contextmanager
-def timed(operation: str) -> Iterator[Callable[[Steps[T]], Steps[T]]]:
-    """Time the block, and call the observers at its end. Yields a function that notes for them which steps a
-    generator yields."""
-    outcome, sent = "ok", list[Step]()
-    began = time.perf_counter()
-    try:
-        yield functools.partial(_noting, sent)
-    except BaseException as error:
-        outcome = type(error).__name__
-        raise
-    finally:
-        seconds = time.perf_counter() - began
-        token = _observing.set(sent)
+class Timed:
+    """Times the block of an operation, and calls the observers at its end."""
+
+    __slots__ = ("_began", "_operation", "_sent")
+
+    def __init__(self, operation: str) -> None:
+        self._operation = operation
+        #: the steps of the operation
+        self._sent: list[Step] = []
+
+    def __enter__(self) -> Self:
+        self._began = time.perf_counter()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        seconds = time.perf_counter() - self._began
+        outcome = "ok" if kind is None else kind.__name__
+        token = _observing.set(self._sent)
         try:
             for observer in _observers():
-                _notify(observer, operation, seconds, outcome)
+                _notify(observer, self._operation, seconds, outcome)
         finally:
             _observing.reset(token)
 
-
-def _noting(sent: list[Step], steps: Steps[T]) -> Steps[T]:
-    """The same steps; adds each to `sent`."""
-    try:
-        step = next(steps)
-        while True:
-            sent.append(step)
-            try:
-                reply = yield step
-            except Exception as error:
-                step = steps.throw(error)
-            else:
-                step = steps.send(reply)
-    except StopIteration as stop:
-        result: T = stop.value
-        return result
+    def noting(self, steps: Steps[T]) -> Steps[T]:
+        """The same steps; notes each for the observers."""
+        try:
+            step = next(steps)
+            while True:
+                self._sent.append(step)
+                try:
+                    reply = yield step
+                except Exception as error:
+                    step = steps.throw(error)
+                else:
+                    step = steps.send(reply)
+        except StopIteration as stop:
+            result: T = stop.value
+            return result
 
 
 def _notify(observer: Observer, operation: str, seconds: float, outcome: str) -> None:

@@ -12,6 +12,7 @@ import pytest
 from django_redis_messaging import DelayQueue, Expiry, InvalidArgument, conf
 from django_redis_messaging.core.operations import perform
 from django_redis_messaging.services.history import gauges
+from django_redis_messaging.services.history.ended import take_operations
 from django_redis_messaging.services.history.gauges import QueueGauges, record_gauges
 from django_redis_messaging.services.history.history import History, Line
 from django_redis_messaging.services.history.keys import KINDS, RESOLUTIONS, HistoryKeys, Series, level_of
@@ -20,7 +21,7 @@ from django_redis_messaging.services.history.recording import MAX_PAIRS, PAGE, C
 from ..conftest import Call
 from ..support.scripts import server_clock
 from ..support.server import change, server, server_ms
-from ..support.workers import burst
+from ..support.workers import at_work, burst
 from ..tasks import jobs
 
 MAIL = Series("queue", "mail")
@@ -175,6 +176,18 @@ class TestWorkers:
         latest = queue.points[-1].values
         assert 0 < (latest["run50"] or 0) <= (latest["run95"] or 0) < 60
         assert 0 < (latest["wait50"] or 0) <= (latest["wait95"] or 0) < 600
+
+    def test_operations_of_tasks_are_counted(self) -> None:
+        """Once, though two workers of the process record them."""
+        jobs.note_and_enqueue.enqueue("a", "other")
+        with at_work("other"):
+            burst("default")
+        [line] = History().lines(History().series("operation"))
+        assert line.series.name == "RedisBackend.push"
+        assert sum(point.values["ran"] or 0 for point in line.points) == 1
+        assert 0 < (line.points[0].values["run50"] or 0) < 60
+        jobs.noop.enqueue()  # after them, operations are not timed any more
+        assert take_operations() == []
 
     def test_nothing_is_recorded_where_it_is_switched_off(self, settings: Any) -> None:
         change(settings, HISTORY_MAX_SERIES=0)

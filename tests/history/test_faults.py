@@ -24,7 +24,7 @@ from ..tasks import jobs
 
 pytestmark = pytest.mark.one_server
 QUEUE = Series("queue", "default", "default")
-RUN = ("default", "shop.pack", 12, 0.003, "done")
+RUN = ("default", "shop.pack", "done", 12, 0.003)
 
 
 def total(column: str = "ran") -> float:
@@ -35,7 +35,7 @@ def total(column: str = "ran") -> float:
 
 def recorder_of(*runs: Any) -> Recorder:
     """A recorder that has counted these."""
-    made = Recorder(backend().engine, conf.alias())
+    made = Recorder(conf.alias(), backend().engine)
     assert made.runs is not None
     made.runs += runs
     made.count()
@@ -61,7 +61,7 @@ def test_what_redis_has_not_got_is_recorded_later(
     def fail(*_: object) -> None:
         raise error("planted")
 
-    recorder = recorder_of(RUN, (*RUN[:4], "dead"))
+    recorder = recorder_of(RUN, (*RUN[:2], "dead", *RUN[3:]))
     with monkeypatch.context() as patched:
         patched.setattr(recording, "perform", fail)
         recorder.flush(60)
@@ -109,9 +109,24 @@ def test_a_recording_that_hangs_delays_no_task(monkeypatch: pytest.MonkeyPatch) 
 
 def test_counts_are_bounded(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setattr(recording, "MAX_COUNTED", 10)
-    recorder = recorder_of(*(("default", f"task {number}", 0, 0.0, "done") for number in range(15)))
+    recorder = recorder_of(*(("default", f"task {number}", "done", 0, 0.0) for number in range(15)))
     with caplog.at_level(logging.WARNING):
         recorder.flush(60)
     assert "5 runs are not in the history" in caplog.text
     assert total() == 10
     assert len(History().series("task")) == 10
+
+
+def test_of_many_attempts_some_stand_for_all() -> None:
+    """Each counts; rare tasks have durations, too."""
+    rare = ("default", "shop.report", "dead", 5000, 2.0)
+    recorder_of(*[RUN] * 4000, rare, *[RUN] * 4000).flush(60)
+    [line] = History().lines([QUEUE])
+    [point] = line.points
+    assert (point.values["ran"], point.values["failed"]) == (8001, 1)
+    tasks = History().lines(History().series("task"))
+    found = {one.series.name: one.points[0].values for one in tasks}
+    assert (found["shop.pack"]["ran"], found["shop.report"]["ran"]) == (8000, 1)
+    assert found["shop.pack"]["run95"] == pytest.approx(0.003, rel=0.2)
+    assert found["shop.report"]["run50"] == pytest.approx(2, rel=0.2)
+    assert found["shop.report"]["wait50"] == pytest.approx(5, rel=0.2)

@@ -13,6 +13,8 @@ import pytest
 from django.core.management import CommandError, call_command
 
 from django_redis_messaging.management import loops
+from django_redis_messaging.services.history.history import History
+from django_redis_messaging.services.history.keys import Series
 from django_redis_messaging.services.jobs import children
 from django_redis_messaging.services.jobs.engine import Lease, LeasedJob, parse_state
 from django_redis_messaging.services.jobs.executor import Report
@@ -78,6 +80,12 @@ class TestProcesses:
         assert ended(result).return_value == 8
         process.communicate(timeout=PATIENCE)
         assert process.returncode == 0
+
+    def test_operations_of_tasks_are_in_the_history(self, start: Start) -> None:
+        process = start("run_worker", "--processes", "1", "--burst")
+        ended(jobs.note_and_enqueue.enqueue("a", "other"))
+        process.communicate(timeout=PATIENCE)
+        assert Series("operation", "RedisBackend.push") in History().series("operation")
 
     def test_burst_ends_with_all_results(self, start: Start) -> None:
         results = jobs.echo.enqueue_many([((number,), {}) for number in range(300)])

@@ -1,1 +1,1 @@
-"""History: counts, latencies and gauges of queues, tasks, timers and servers, over two weeks."""
+"""History: counts, latencies and gauges of queues, tasks, timers, operations and servers, over two weeks."""

@@ -73,7 +73,7 @@ class Line:
 
 
 class History(Service):
-    """What was recorded of queues, tasks, timers and servers at an alias.
+    """What was recorded of queues, tasks, timers, operations and servers at an alias.
 
     >>> [line] = History().lines([Series("queue", "mail")], "hour")
     >>> line.points
@@ -125,7 +125,7 @@ class History(Service):
     @operation
     def series(self, kind: str = "") -> Steps[list[Series]]:
         """What was recorded within two weeks, in the order of the names; all, or those of a kind: "queue",
-        "task", "timers" or "server"."""
+        "task", "timers", "operation" or "server"."""
         names = yield Command("ZRANGE", HistoryKeys(self._prefix).series, 0, -1, reads=True)
         found = sorted(name.decode() for name in names)
         return [Series.parse(name) for name in found if not kind or name.startswith(f"{kind}:")]

@@ -41,13 +41,14 @@ KINDS = {
     "queue": _QUEUE,
     "timers": _QUEUE,
     "task": Columns(_COUNTS, _LATENCIES, ()),
+    "operation": Columns(_COUNTS, ("run50", "run95"), ()),
     "server": Columns((), (), ("memory", "maxmemory", "clients", "ops", "evicted", "round_trip")),
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """What a history is kept of: a queue, a namespace of timers, a task, or a server.
+    """What a history is kept of: a queue, a namespace of timers, a task, an operation, or a server.
 
     >>> str(Series("task", "shop.tasks.pack", "default"))
     'task:default/shop.tasks.pack'
@@ -57,9 +58,9 @@ class Series:
 
     #: one of KINDS
     kind: str
-    #: of the queue, the namespace, the task (dotted), or the server
+    #: of the queue, the namespace, the task (dotted), the operation (such as "Chat.send"), or the server
     name: str
-    #: alias of the backend; empty: a delay queue, timers or a server
+    #: alias of the backend; empty: a delay queue, timers, an operation or a server
     where: str = ""
 
     def __str__(self) -> str:

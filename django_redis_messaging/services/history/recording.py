@@ -1,7 +1,9 @@
 """Recording: what a process has counted since its last flush, and the flushes.
 
-A worker adds a tuple for each attempt that ended to a list. A thread of its own counts these each second, and
-flushes the counts once in each slot of ten seconds, so that a Redis that doesn't reply delays no lease.
+A worker adds a tuple for each attempt that ended to a list; `ended` notes operations. A thread of its own
+counts these each second, and flushes the counts once in each slot of ten seconds, so that a Redis that
+doesn't reply delays no lease. All count; of very many, the durations of some stand for all, so that no-op
+tasks stay as fast.
 Scripts choose the slot by the server's clock.
 """
 
@@ -11,20 +13,23 @@ import logging
 import random
 import threading
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
-from itertools import islice
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext, suppress
+from itertools import islice, repeat
+from operator import itemgetter
 from queue import Empty, SimpleQueue
 from time import monotonic
 from typing import NamedTuple
 
 from ... import conf
 from ...core.commands import Argument, Script
+from ...core.encoding import current_prefix
 from ...core.operations import LoopGuard, Steps, perform
 from ...core.outcome import deadline, time_left
 from ...errors import MessagingError, Unavailable
 from ..common.arguments import request, window
-from ..jobs.engine import Engine, Outcome
+from ..jobs.engine import Engine
+from .ended import SUCCESSFUL, Run, operations_noted, take_operations
 from .keys import RESOLUTIONS, HistoryKeys, Series, level_of
 
 logger = logging.getLogger(__name__)
@@ -39,17 +44,14 @@ FLUSH_INTERVAL = 10.0
 BEFORE_END = (0.5, 2.5)
 #: seconds that a flush may take; that of a worker which ends
 FLUSH_DEADLINE, LAST_DEADLINE = 2.0, 0.3
+#: attempts whose durations are counted in one turn; further ones are represented by them
+SAMPLE = 500
 #: different attempts that are counted between two flushes; further ones are dropped. About 2 MB
 MAX_COUNTED = 10_000
 
-#: outcomes of attempts that count; the others are released uncharged
-COUNTED = frozenset(
-    one.value for one in (Outcome.DONE, Outcome.RETRY, Outcome.DEAD, Outcome.CANCELLED, Outcome.LOST)
-)
-_FAILED = frozenset(one.value for one in (Outcome.RETRY, Outcome.DEAD, Outcome.LOST))
-#: queue, task, ms from the due time to the claim, seconds of the run, outcome
-Run = tuple[str, str, int, float, str]
-#: attempts that count together: queue, task, levels of their wait and run, whether they failed
+#: the queue, task and outcome of a run
+_kind = itemgetter(0, 1, 2)
+#: runs that count together: queue, task or operation, levels of their wait and run, whether they failed
 Counted = tuple[str, str, int, int, bool]
 
 
@@ -80,14 +82,16 @@ def record(prefix: str, counts: Mapping[Series, Counts], request_id: str) -> Ste
 
 
 class Recorder:
-    """Records the attempts of a worker, in a thread of its own. What can't be recorded is logged and dropped:
-    nothing depends on it."""
+    """Records the operations of a process and, with an engine, the attempts of its worker, in a thread of its
+    own. What can't be recorded is logged and dropped: nothing depends on it."""
 
-    def __init__(self, engine: Engine, using: str) -> None:
+    def __init__(self, using: str, engine: Engine | None = None) -> None:
         #: attempts that ended since the thread has counted; None: nothing is recorded
         self.runs: list[Run] | None = [] if conf.current().HISTORY_MAX_SERIES else None
-        self._prefix, self._kind, self._name = engine.slot
+        self._prefix, self._kind, self._name = (current_prefix(), "", "") if engine is None else engine.slot
         self._using = using
+        #: their series are at the app's alias
+        self._notes_operations = using == conf.alias()
         self._counted: dict[Counted, int] = {}
         #: attempts that were not counted: see MAX_COUNTED
         self._dropped = 0
@@ -111,7 +115,8 @@ class Recorder:
         self._thread.join(max(time_left(), 0))
 
     def _run(self) -> None:
-        with LoopGuard(logger, "Recording the history failed; the worker goes on without."):
+        noted = operations_noted() if self._notes_operations else nullcontext()
+        with LoopGuard(logger, "Recording the history failed; the worker goes on without."), noted:
             while not self._is_closed():
                 self.count()
                 if monotonic() >= self._next_flush:
@@ -126,17 +131,20 @@ class Recorder:
         return False
 
     def count(self) -> None:
-        """Count the attempts that ended."""
+        """Count the attempts and operations that ended."""
         runs, counted = self.runs or [], self._counted
         taken = runs[:]
         del runs[: len(taken)]  # not all: the loop of the worker adds to them meanwhile
-        for queue, task, ms, seconds, outcome in taken:
-            one = queue, task, level_of(ms / 1000), level_of(seconds), outcome in _FAILED
-            number = counted.get(one, 0)
-            if number or len(counted) < MAX_COUNTED:
-                counted[one] = number + 1
+        if self._notes_operations:
+            taken += take_operations()
+        for (queue, task, outcome, ms, seconds), number in _sampled(taken):
+            wait = 0 if ms is None else level_of(ms / 1000)
+            one = queue, task, wait, level_of(seconds), outcome not in SUCCESSFUL
+            before = counted.get(one, 0)
+            if before or len(counted) < MAX_COUNTED:
+                counted[one] = before + number
             else:
-                self._dropped += 1
+                self._dropped += number
 
     def flush(self, seconds: float) -> None:
         """Record what was counted, within this time. What Redis has not got is recorded later; what it may
@@ -157,7 +165,8 @@ class Recorder:
                 counts = self._waiting[series]
                 counts["ran"] += number
                 counts["failed"] += number * is_failed
-                counts[f"wait:{wait}"] += number
+                if wait:
+                    counts[f"wait:{wait}"] += number
                 counts[f"run:{run}"] += number
         self._counted.clear()
         if self._dropped:
@@ -192,11 +201,31 @@ class Recorder:
         self._next_flush = monotonic() + _seconds_to_flush(now)
 
     def _series_of(self, queue: str, task: str) -> Iterable[Series]:
-        if self._kind == "tasks":
+        if not queue:
+            yield Series("operation", task)
+        elif self._kind == "tasks":
             yield Series("queue", queue, self._name)
             yield Series("task", task, self._name)
         else:
             yield Series("timers", queue)
+
+
+def _sampled(runs: Sequence[Run]) -> Iterator[tuple[Run, int]]:
+    """Some of the runs, at least one of each queue, task and outcome, and how many each stands for."""
+    if len(runs) <= SAMPLE:
+        yield from zip(runs, repeat(1))
+        return
+    numbers = Counter(map(_kind, runs))
+    chosen: dict[tuple[str, str, str], list[Run]] = {kind: [] for kind in numbers}
+    for run in random.sample(runs, SAMPLE):
+        chosen[_kind(run)].append(run)
+    if not all(chosen.values()):
+        latest = dict(zip(map(_kind, runs), runs, strict=True))
+        chosen = {kind: found or [latest[kind]] for kind, found in chosen.items()}
+    for kind, found in chosen.items():
+        each, more = divmod(numbers[kind], len(found))
+        for at, run in enumerate(found):
+            yield run, each + (at < more)
 
 
 def _seconds_to_flush(now: int) -> float:

@@ -20,7 +20,10 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
 
+from ... import conf
+from ...core.outcome import deadline
 from ...errors import TaskCancelled, TaskTimeout
+from ..history.recording import LAST_DEADLINE, Recorder
 from .engine import Lease, LeasedJob, State
 from .executor import GOES_ON, Executor, Note, Report, Reporter
 
@@ -154,13 +157,17 @@ class ChildMain:
         self._slots: dict[int, int] = {}
         faulthandler.enable(all_threads=False)  # shows where a task ends the process
         self._executor = make_executor(self._report, self._fail, self._note)
+        self._recorder = Recorder(conf.alias())
 
     def run(self) -> None:
         """Handle the messages of the supervisor. If it has ended without a word, end at once."""
         self._channel.send("ready")
+        self._recorder.start()
         for kind, *values in self._channel:
             if kind == "close":
                 self._executor.close(*values)
+                with deadline(LAST_DEADLINE):
+                    self._recorder.close()
                 return
             self._handle(kind, *values)
         os._exit(1)

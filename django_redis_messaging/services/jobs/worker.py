@@ -24,7 +24,8 @@ from ... import conf
 from ...core.operations import log_exception, perform
 from ...core.outcome import deadline, no_retries_when, time_left
 from ...errors import MessagingError
-from ..history.recording import COUNTED, Recorder
+from ..history.ended import COUNTED
+from ..history.recording import Recorder
 from .child import ChildMain
 from .children import Children
 from .claims import Claims, Keeper, Wakeups
@@ -122,7 +123,7 @@ class Worker:
         self._leases = self._claims.leases
         self._placement = Placement(self._leases.jobs, self._leases.release)
         self._wakeups = Wakeups(engine, using, self._claims.order.queues, self._on_wakeup)
-        self._recorder = Recorder(engine, using)
+        self._recorder = Recorder(using, engine)
         self._keeper = Keeper(self._claims, self._take_extended, self._fail_soon)
 
     @property
@@ -259,7 +260,7 @@ class Worker:
                 if runs is not None and report.ended in COUNTED:
                     lease, _, state = job.leased
                     wait = state.last - state.moment  # both by the server's clock
-                    runs += ((lease.queue, job.task, wait, report.seconds, report.ended),)
+                    runs.append((lease.queue, job.task, report.ended, wait, report.seconds))
             leases.end(job, report)
         leases.done += started
         placement.is_full = False
