@@ -374,16 +374,21 @@ def is_replaced(page: Page, world: World) -> bool:
 
 
 class TestRoles:
-    @pytest.mark.parametrize("name", ["overview", "locks"])
-    def test_in_the_admin(self, world: World, boss: User, open_page: Open, name: str) -> None:
-        expect(open_page(boss, name).locator("#drm-live")).not_to_be_empty()
+    def test_in_the_admin(self, world: World, boss: User, open_page: Open) -> None:
+        """Each page and change."""
+        every = dict(pages(world)) | dict.fromkeys(change_routes(), "")
         staff = User.objects.create(username="staff", is_staff=True)
-        page = open_page(staff, name)
-        expect(page.get_by_role("alert")).to_be_visible()
-        assert not page.locator(".drm-sections, #drm-live table").count() and violations_now(page) == []
+        page = open_page(staff, "overview")
+        assert violations_now(page) == []
+        for name, query in every.items():
+            assert visit(page, name, query).status == 403, name
+            expect(page.get_by_role("alert")).to_be_visible()
+            assert not page.locator(".drm-sections, #drm-live table").count(), name
         for user in (User.objects.create(username="user"), None):
-            page = open_page(user, name)
-            assert "/admin/login/" in page.url and not page.locator(".drm").count()
+            page = open_page(user, "overview")
+            for name, query in every.items():
+                visit(page, name, query)
+                assert "/admin/login/" in page.url and not page.locator(".drm").count(), name
 
     @pytest.mark.parametrize("name", ["overview", "locks"])
     def test_alone(self, world: World, boss: User, open_page: Open, settings: Settings, name: str) -> None:
