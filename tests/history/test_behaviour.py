@@ -117,6 +117,30 @@ class TestSlots:
         write()
         assert values("ran") == {0: 3}
 
+    async def test_the_latest_minute(self, call: Call, clock: Callable[[float], None]) -> None:
+        """Whether a later record has closed it or not; the one before it, but none that is older."""
+
+        async def latest() -> list[tuple[int, float | None] | None]:
+            points = await call(History(), "latest", [MAIL, NOOP], columns=["ran", "run95", "delayed"])
+            assert all(one is None or one.values.keys() == {"ran", "run95"} for one in points)
+            return [one and (int(one.moment.timestamp()) - BEGIN, one.values["ran"]) for one in points]
+
+        write()
+        clock(59.9)
+        write(NOOP)
+        assert await latest() == [None, None], "it goes on"
+        clock(60)
+        write(MAIL, {"ran": 5})
+        assert await latest() == [(0, 3), (0, 3)], "one is closed, and one is not"
+        clock(120)
+        assert await latest() == [(60, 5), (0, 3)]
+        clock(179.9)
+        assert await latest() == [(60, 5), (0, 3)]
+        clock(180)
+        assert await latest() == [(60, 5), None]
+        clock(240)
+        assert await latest() == [None, None]
+
     def test_a_repeat_is_not_recorded(self) -> None:
         for request in ("one", "two", "one"):
             write(request=request)
@@ -144,6 +168,9 @@ class TestReading:
             await call(History(), "lines", [MAIL], "year")
         with pytest.raises(InvalidArgument, match="at most 20, not 21"):
             await call(History(), "lines", [MAIL] * 21)
+        with pytest.raises(InvalidArgument, match="at most 50, not 51"):
+            await call(History(), "latest", [MAIL] * 51)
+        assert await call(History(), "latest", []) == []
 
     async def test_a_snapshot(self, call: Call) -> None:
         history = History()

@@ -13,8 +13,8 @@ from ...errors import InvalidArgument
 from .gauges import MAX_FRESH, Snapshot, count_queues, read_snapshot, store_snapshot
 from .keys import RESOLUTIONS, HistoryKeys, Resolution, Series, seconds_of
 
-#: series that are read in one round trip, at most
-MAX_READ = 20
+#: series that are read in one round trip, at most: of a period, and of the latest minute
+MAX_READ, MAX_LATEST = 20, 50
 
 
 class Period(NamedTuple):
@@ -38,6 +38,8 @@ PERIODS = {
     "day": Period(_MINUTES, 240, 360),
     "fortnight": Period(_QUARTERS, 3600, 336),
 }
+#: the minute that goes on, and the two before
+_LATEST = Period(_MINUTES, 60, 3)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,16 +95,26 @@ class History(Service):
             raise InvalidArgument(f"period must be one of {', '.join(PERIODS)}, not {period!r:.60}.")
         if len(series) > MAX_READ:
             raise InvalidArgument(f"series must be at most {MAX_READ}, not {len(series)}.")
-        if not series:
-            return []
-        chosen = PERIODS[period]
-        replies = yield [self._read(one, chosen, columns) for one in series]
-        return [
-            _line(one, chosen, _names(one, chosen, columns), *reply)
-            for one, reply in zip(series, replies, strict=True)
-        ]
+        return (yield from self._lines(series, PERIODS[period], columns))
 
     alines = asynchronous(lines)
+
+    @operation
+    def latest(
+        self, series: Sequence[Series], *, columns: Collection[str] | None = None
+    ) -> Steps[list[Point | None]]:
+        """What was recorded of up to 50 series in the latest minute that has ended; where nothing was, in the
+        minute before; None: in neither. All columns of each, or those of `columns` that it has. One round
+        trip.
+
+        Raises InvalidArgument for more series.
+        """
+        if len(series) > MAX_LATEST:
+            raise InvalidArgument(f"series must be at most {MAX_LATEST}, not {len(series)}.")
+        lines = yield from self._lines(series, _LATEST, columns)
+        return [next((one for one in line.points[::-1] if one.moment < line.last), None) for line in lines]
+
+    alatest = asynchronous(latest)
 
     @operation
     def now(self) -> Steps[Snapshot]:
@@ -138,6 +150,17 @@ class History(Service):
         return int((yield Command("GET", HistoryKeys(self._prefix).refused, reads=True)) or 0)
 
     arefused = asynchronous(refused)
+
+    def _lines(
+        self, series: Sequence[Series], period: Period, columns: Collection[str] | None
+    ) -> Steps[list[Line]]:
+        if not series:
+            return []
+        replies = yield [self._read(one, period, columns) for one in series]
+        return [
+            _line(one, period, _names(one, period, columns), *reply)
+            for one, reply in zip(series, replies, strict=True)
+        ]
 
     def _read(self, series: Series, period: Period, columns: Collection[str] | None) -> Script:
         keys, seconds = HistoryKeys(self._prefix), period.resolution.seconds
