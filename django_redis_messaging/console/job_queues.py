@@ -18,6 +18,7 @@ from ..core.encoding import current_prefix
 from ..core.encoding import name as checked
 from ..core.operations import Command, Script, Steps, perform
 from ..services.common.things import Thing
+from ..services.history.keys import Series
 from ..services.jobs.engine import Engine, Paused, check_pause
 from ..services.jobs.keys import queues_key
 from ..services.jobs.listing import Jobs, jobs_of
@@ -57,6 +58,11 @@ class Queue:
         if self.backend is None:
             return jobs_of(self.thing.name, using=self.using)
         return self.backend.jobs(self.thing.name)
+
+    @property
+    def series(self) -> Series:
+        """Its history."""
+        return Series("queue", self.thing.name, self.thing.where)
 
     def job(self, job_id: str) -> Thing:
         """A job of this queue."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
@@ -19,7 +20,7 @@ from ..core.encoding import printable
 from ..core.operations import perform
 from ..services.common.operators import Health
 from ..services.common.things import Thing
-from ..services.history.history import History
+from ..services.history.history import History, Point
 from ..services.history.keys import Series
 from ..services.jobs.engine import Paused
 from ..services.jobs.listing import JobRow
@@ -28,10 +29,12 @@ from ..web import problems
 from ..web.problems import Answer, Problem
 from .base import ChangePage, ConsolePage, Field, Question, ThingPage
 from .charts import Table as Numbers
+from .charts import number_text
 from .contents import MAX_LINE, shortened
 from .history import RAN, RUN, WAIT, draw, read_lines
 from .job_queues import Counted, Queue, all_queues, backend_of, count, queue_of
 from .jobs import CHANGES, FILTERS, PLACES, job_filter, shown_contents
+from .state import MAX_AGE
 from .tables import Action, Cell, Row, Table, Value, duration, to_cell
 
 if TYPE_CHECKING:
@@ -39,8 +42,9 @@ if TYPE_CHECKING:
 
 #: queues of a page, which one round trip counts
 PAGE = 50
-#: bytes of a reason
-MAX_REASON = 500
+NBSP = "\N{NO-BREAK SPACE}"
+#: between a number and its unit
+_BEFORE_UNIT = re.compile(r"(?<=\d) ")
 WAS_PAUSED = Answer(409, "changed", gettext_lazy("The queue is not paused. Nothing was changed."))
 NO_JOBS = Answer(409, "changed", gettext_lazy("The queue has no jobs any more. Nothing was changed."))
 
@@ -49,36 +53,44 @@ class QueuesPage(ConsolePage):
     """The queues, by name; `?page=` pages."""
 
     section = "queues"
-    #: jobs that were added per second, by queue
-    added: Mapping[Thing, float]
+    #: jobs that were added per second
+    added: Mapping[Series, float]
+    #: the latest minutes
+    minutes: Mapping[Series, Point]
 
     def get(self, request: HttpRequest) -> HttpResponse:
         number, queues = self.number, all_queues()
         some = queues[(number - 1) * PAGE : number * PAGE]
-        self.added = added_to(some)
+        self.added, self.minutes = added_to(some), minutes_of(some)
         more = len(queues) > number * PAGE
         table = Table(
             _("Queues"),
             [
                 _("Queue"), _("Ready"), _("Delayed"), _("Running"), _("Parked"), _("Dead"), _("Oldest"),
-                _("Added per second"), _("Ended per second"), _("Time to drain"),
+                _("In / out per second"), _("Wait p50 / p95"), _("Run p50 / p95"), _("Time to drain"),
             ],
             count(some),
             self.row,
             _("There are no queues yet."),
             next_url=self.url("queues", page=str(number + 1)) if more else "",
+            note=_(
+                "Wait and run: in the latest full minute, half of the jobs took at most p50, "
+                "and 95 of 100 at most p95."
+            ),
         )  # fmt: skip
         return self.page({"page_title": _("Queues"), "tables": [table, self.workers()]})
 
     def row(self, one: Counted) -> Row:
         """A queue with its numbers, and a button that pauses or resumes it."""
-        load, thing = one.load, one.queue.thing
+        load, series = one.load, one.queue.series
+        minute = self.minutes.get(series)
         values: list[Value] = [
-            name_cell(one, self.url_of(thing)),
+            name_cell(one, self.url_of(one.queue.thing)),
             *(self.place_cell(one, place) for place in ("ready", "delayed", "leased", "parked", "dead")),
-            None if load.oldest_age is None else Cell(duration(load.oldest_age), is_number=True),
-            self.added.get(thing) or None,
-            load.throughput or None,
+            None if load.oldest_age is None else numbers_cell(duration(load.oldest_age)),
+            rates_cell(self.added.get(series), load.throughput),
+            latency_cell(minute, "wait50", "wait95"),
+            latency_cell(minute, "run50", "run95"),
             drain_cell(one),
         ]
         return Row(values, pause_button(self, one))
@@ -108,12 +120,12 @@ class QueuesPage(ConsolePage):
 
 
 def name_cell(one: Counted, url: str = "") -> Cell:
-    """The name of a queue, and whether it is paused."""
+    """The name of a queue, and whether it is paused: since when, and the beginning of why."""
     thing = one.queue.thing
     where = _("delay queue") if one.queue.backend is None else _("tasks %(alias)s") % {"alias": thing.where}
     detail = where if one.pause is None else f"{where}, {pause_text(one.pause)}"
     mark = "" if one.pause is None else _("Paused")
-    return Cell(thing.label, printable(detail), mark, "warn", url)
+    return Cell(thing.label, shortened(printable(detail), MAX_LINE), mark, "warn", url)
 
 
 def pause_text(pause: Paused) -> str:
@@ -123,14 +135,32 @@ def pause_text(pause: Paused) -> str:
     return f"{text}: {pause.reason}" if pause.reason else text
 
 
+def rates_cell(added: float | None, ended: float) -> Cell | None:
+    """How many jobs are added and end per second; None: none, as far as is known."""
+    if not (added or ended):
+        return None
+    came = "–" if added is None else number_text(added)  # noqa: RUF001
+    return Cell(f"{came} / {number_text(ended)}", is_number=True)
+
+
+def latency_cell(minute: Point | None, *columns: str) -> Cell | None:
+    """Percentiles of a duration; None: no job ended in the minute."""
+    found = [] if minute is None else [minute.values[name] for name in columns]
+    texts = [number_text(one, "s") for one in found if one is not None]
+    return numbers_cell(f"{NBSP}/ ".join(texts)) if texts else None
+
+
+def numbers_cell(text: str) -> Cell:
+    """Numbers with their units, each of which may be on a line of its own."""
+    return Cell(_BEFORE_UNIT.sub(NBSP, text), is_number=True, wraps=True)
+
+
 def drain_cell(one: Counted) -> Cell | None:
     """How long the ready jobs take at the present rate."""
     if not one.load.ready:
         return None
     seconds = one.load.time_to_drain
-    return (
-        Cell(_("none ends"), is_number=True) if seconds is None else Cell(duration(seconds), is_number=True)
-    )
+    return numbers_cell(_("none ends") if seconds is None else duration(seconds))
 
 
 def pause_button(page: ConsolePage, one: Counted) -> list[Action]:
@@ -140,14 +170,25 @@ def pause_button(page: ConsolePage, one: Counted) -> list[Action]:
     return page.button("resume", _("Resume"), one.queue.thing)
 
 
-def added_to(queues: Sequence[Queue]) -> dict[Thing, float]:
-    """How many jobs were added to queues per second, by the latest snapshots."""
+def added_to(queues: Sequence[Queue]) -> dict[Series, float]:
+    """How many jobs were added to queues per second, by snapshots that are recent."""
+    snapshots = [History(using=using).now() for using in dict.fromkeys(queue.using for queue in queues)]
     return {
-        Thing("queue", one.series.name, one.series.where): one.added
-        for using in dict.fromkeys(queue.using for queue in queues)
-        for one in History(using=using).now().queues
-        if one.series.kind == "queue"
+        one.series: one.added
+        for snapshot in snapshots
+        if snapshot.age is not None and snapshot.age <= MAX_AGE
+        for one in snapshot.queues
     }
+
+
+def minutes_of(queues: Sequence[Queue]) -> dict[Series, Point]:
+    """How long jobs of queues waited and ran in the latest minute. One round trip for each alias."""
+    columns, found = (*WAIT.columns, *RUN.columns), dict[Series, Point]()
+    for using in dict.fromkeys(queue.using for queue in queues):
+        series = [one.series for one in queues if one.using == using]
+        points = History(using=using).latest(series, columns=columns)
+        found |= {one: point for one, point in zip(series, points, strict=True) if point}
+    return found
 
 
 class QueuePage(ThingPage):
@@ -173,7 +214,7 @@ class QueuePage(ThingPage):
             "thing": queue.thing,
             "tables": [self.jobs()],
             "charts": self.charts(),
-            "history_url": self.url("history", series=str(self.series)),
+            "history_url": self.url("history", series=str(queue.series)),
         }
         return self.page(context)
 
@@ -182,14 +223,9 @@ class QueuePage(ThingPage):
         """The queue."""
         return queue_of(self.thing)
 
-    @property
-    def series(self) -> Series:
-        """Its history."""
-        return Series("queue", self.thing.name, self.thing.where)
-
     def charts(self) -> list[tuple[SafeString, Numbers]]:
         """What ended in the last hour, and how long it waited and ran."""
-        [line] = read_lines([self.series], columns=(*RAN.columns, *WAIT.columns, *RUN.columns))
+        [line] = read_lines([self.queue.series], columns=(*RAN.columns, *WAIT.columns, *RUN.columns))
         return [draw(drawing, line) for drawing in (RAN, WAIT, RUN)] if line.points else []
 
     @property

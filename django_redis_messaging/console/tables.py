@@ -40,6 +40,8 @@ class Cell:
     #: the page to which the text links
     url: str = ""
     is_number: bool = False
+    #: whether a number may be on two lines, where there is little room
+    wraps: bool = False
     #: a chart, beside the text
     chart: SafeString = SafeString("")  # noqa: RUF009 (immutable)
 
@@ -49,7 +51,8 @@ class Cell:
         if not (self.text or self.mark or self.detail or self.chart):
             return "drm-blank"
         if self.is_number:
-            return "drm-number drm-zero" if self.text == "0" else "drm-number"
+            name = "drm-number" if self.wraps else "drm-number drm-short"
+            return f"{name} drm-zero" if self.text == "0" else name
         return "drm-short" if len(self.text) <= MAX_SHORT else "drm-long"
 
     @property

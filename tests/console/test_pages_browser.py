@@ -16,11 +16,12 @@ from django.urls import reverse
 from playwright.sync_api import Locator, Page, Response, expect
 from pytest_django import Settings
 
-from django_redis_messaging import Lock
+from django_redis_messaging import Lock, conf
 from django_redis_messaging.console.base import ChangePage, ThingPage
 from django_redis_messaging.console.urls import ROUTES, Route
 from django_redis_messaging.services.audit import AuditTrail
 from django_redis_messaging.services.common.things import Thing
+from django_redis_messaging.services.history.keys import HistoryKeys, Series, level_of
 
 from ..support import content_policies
 from ..support.browser import (
@@ -33,7 +34,8 @@ from ..support.browser import (
     violations_now,
     wait_until,
 )
-from ..support.console_world import lively
+from ..support.console_world import add_slots, lively
+from ..support.server import server
 from . import sites
 
 pytestmark = [pytest.mark.browser, pytest.mark.one_server]
@@ -57,6 +59,10 @@ QUERIES = {
 }
 #: a page of each template: others look alike on a phone
 OF_EACH_KIND = {"overview", "queue", "task", "history", "timers"}
+#: the lines of the number that has the most: no number is apart from its unit
+MOST_LINES = (
+    "t => Math.max(...[...t.querySelectorAll('.drm-number bdi')].map(e => e.getClientRects().length))"
+)
 #: counts the turns of the page's timer, which is a hundred times as fast
 TURNS = """
 window.turns = 0;
@@ -223,7 +229,15 @@ def test_long_words_and_right_to_left(
 
 
 def test_pages_in_the_admin(world: World, boss: User, open_page: Open) -> None:
-    page = open_page(boss, "overview")
+    """Their tables fit beside the sidebar, even that of a queue with all numbers that is paused at length."""
+    keys, other = HistoryKeys(conf.prefix()), Series("queue", "other", "default")
+    latencies = {"wait50": 0.123, "wait95": 270, "run50": 0.123, "run95": 90}
+    server().delete(keys.open(str(other), 60))
+    add_slots(keys, other, [{name: level_of(one) for name, one in latencies.items()}], 60)
+    page = open_page(boss, "queues")
+    expect(page.get_by_role("row").filter(has_text="see the ticket").first).to_contain_text(
+        "145 ms / 4.9 min"
+    )
     for name in ("overview", "queues", "locks"):
         visit(page, name)
         for width in (360, 768, 1280):
@@ -233,6 +247,7 @@ def test_pages_in_the_admin(world: World, boss: User, open_page: Open) -> None:
         assert page.locator("#nav-sidebar").is_visible()
         table = page.locator(".drm-sideways").first
         assert table.evaluate("one => one.scrollWidth <= one.clientWidth"), name
+        assert table.evaluate(MOST_LINES) <= 2, name
 
 
 class TestChanges:

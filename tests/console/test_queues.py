@@ -22,21 +22,26 @@ from django_redis_messaging import DelayQueue, Lock, Unavailable, conf
 from django_redis_messaging.console import contents, queues
 from django_redis_messaging.console.access import Console
 from django_redis_messaging.console.contents import Contents, parse
+from django_redis_messaging.core.operations import perform
 from django_redis_messaging.services.audit import AuditTrail
 from django_redis_messaging.services.common.things import Thing
+from django_redis_messaging.services.history.gauges import QueueGauges, store_snapshot
+from django_redis_messaging.services.history.keys import HistoryKeys, Series
+from django_redis_messaging.services.history.recording import Counts, record
 from django_redis_messaging.services.jobs import engine
 from django_redis_messaging.services.jobs.listing import Jobs
 from django_redis_messaging.tasks.compat import TaskResult
 
 from ..support.console import HOSTILE, SHOWN, change, page, post, url
 from ..support.round_trips import round_trips
+from ..support.scripts import server_clock
 from ..support.server import change as set_up
-from ..support.server import server, until
+from ..support.server import server, server_ms, until
 from ..support.workers import at_work, backend, burst, later
 from ..tasks import jobs
 from ..web.conftest import client_of
 
-QUEUE = Thing("queue", "default", "default")
+QUEUE, SERIES = Thing("queue", "default", "default"), Series("queue", "default", "default")
 
 
 @pytest.fixture(autouse=True)
@@ -90,6 +95,14 @@ def lines() -> int:
     return len(AuditTrail().entries())
 
 
+def cells(boss: Client, queue: str) -> dict[str, str]:
+    """The rates and latencies in the row of a queue, by column, without those that are empty."""
+    table = page(boss, "queues").partition('id="drm-table-2"')[0]
+    [row] = [one for one in table.split("<tr>") if f"<bdi>{queue}</bdi>" in one]
+    found = dict(re.findall(r'data-label="([^"]*)"[^>]*>(?:<bdi>(.*?)</bdi>)?\s*</td>', row))
+    return {name: text.replace("\xa0", " ") for name, text in found.items() if text and "/" in name}
+
+
 def buttons(text: str) -> list[str]:
     """The labels of the buttons of a page, without what they are about."""
     found = re.findall(r'<button type="submit"[^>]*>([^<]+)', text)
@@ -108,6 +121,24 @@ class TestQueues:
         assert numbers["default"] == ["1", "1", "1"]  # ready, delayed, dead
         assert numbers[SHOWN] == ["1"] and not numbers["other"]
         assert "<script>alert" not in text and "delay queue" in rows[SHOWN]
+
+    @pytest.mark.one_server
+    def test_rates_and_latencies_are_of_now(self, boss: Client) -> None:
+        """Those of the latest minute that has ended, and of a recent snapshot; no others."""
+        counts = {"ran": 20, "wait:10": 19, "wait:54": 1, "run:30": 10, "run:70": 10}
+        gauges = QueueGauges(SERIES, 0, 0, 0, 0, 0, None, throughput=0.0, added=2.13)
+        perform(conf.alias(), store_snapshot(conf.prefix(), [gauges]))
+        minute = server_ms() // 60_000 * 60_000
+        with server_clock(minute):
+            perform(conf.alias(), record(conf.prefix(), {SERIES: Counts(counts, {})}, "r"))
+        rates = {"In / out per second": "2.1 / 0"}
+        latencies = {"Wait p50 / p95": "476 µs / 476 µs", "Run p50 / p95": "15 ms / 16 s"}
+        for ms, expected in ((59_999, rates), (60_000, rates | latencies), (180_000, rates)):
+            with server_clock(minute + ms):
+                assert cells(boss, "default") == expected
+                assert cells(boss, "other") == {}
+        server().hset(HistoryKeys(conf.prefix()).now, "at", server_ms() - 60_000)
+        assert "In / out per second" not in cells(boss, "default")
 
     def test_many_queues_are_counted_by_the_page(self, boss: Client, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(queues, "PAGE", 3)

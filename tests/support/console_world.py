@@ -85,7 +85,9 @@ def add_jobs() -> dict[str, Thing]:
     other = jobs.echo.using(queue_name="other")
     ready = other.enqueue(17, to=HOSTILE, api_key="5f2c", long="word " * 500)
     delayed = [other.using(run_after=later()).enqueue(number) for number in range(3)]
-    backend().pause("other", f"The archive is being moved. {HOSTILE}", by="ann")
+    backend().pause(
+        "other", f"The archive is being moved to other servers, {'see the ticket, ' * 8}{HOSTILE}", by="ann"
+    )
     DelayQueue(HOSTILE).push(HOSTILE)
     job = DelayQueue("mail").push({"to": "ann@example.com", "password": "hunter2"})
     tasks = {"dead": dead, "parked": parked.id, "ready": ready.id}
@@ -181,11 +183,12 @@ def add_history() -> None:
         )
 
 
-def add_slots(keys: HistoryKeys, series: Series, slots: Sequence[dict[str, int]]) -> None:
-    """Store slots of ten seconds before those that are there, as the scripts do."""
+def add_slots(keys: HistoryKeys, series: Series, slots: Sequence[dict[str, int]], seconds: int = 10) -> None:
+    """Store slots of ten seconds, or of a minute, before those that are there, as the scripts do."""
     now, words = int(time.time()), list[int]()
     for number, slot in enumerate(slots):
-        columns = dict.fromkeys(series.columns.names, 0) | slot
-        words += [now // 10 * 10 - 10 * (len(slots) - number), *columns.values()]
-    server().lpush(keys.slots(str(series), 10), *reversed(words))
+        names = series.columns.names if seconds == 10 else series.columns.names[: series.columns.coarse]
+        columns = dict.fromkeys(names, 0) | slot
+        words += [now // seconds * seconds - seconds * (len(slots) - number), *columns.values()]
+    server().lpush(keys.slots(str(series), seconds), *reversed(words))
     server().zadd(keys.series, {str(series): now * 1000})
