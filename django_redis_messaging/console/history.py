@@ -1,4 +1,5 @@
-"""The history: charts of what was recorded of queues, tasks, timers, operations and servers."""
+"""The history: charts of what was recorded of queues, tasks, timers, operations, processes, things and
+servers."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from django.utils.translation import gettext_lazy
 
 from .. import conf, surveys
 from ..core.encoding import printable
-from ..services.history.history import PERIODS, History, Line
+from ..services.history.history import MAX_POINTS, PERIODS, History, Line
 from ..services.history.keys import KINDS, Series
 from ..web import problems
 from ..web.problems import Problem
@@ -24,6 +25,8 @@ from .tables import Table as List
 
 #: series on a page: they are read in one round trip
 PAGE = 20
+#: points of a small chart, at most
+SMALL = 120
 #: rows of the table of a chart
 MAX_ROWS = 60
 
@@ -64,6 +67,35 @@ DRAWINGS: dict[str, tuple[Drawing, ...]] = {
         Drawing(gettext_lazy("Clients"), {"clients": _HIGHEST}),
         Drawing(gettext_lazy("Round trip of the poller"), {"round_trip": _HIGHEST}, "s"),
     ),
+    "backend": (
+        Drawing(gettext_lazy("Workers"), {"workers": gettext_lazy("alive")}),
+        Drawing(gettext_lazy("Running tasks"), {"running": _HIGHEST}),
+        Drawing(gettext_lazy("Periodic tasks"), {"periodic": _HIGHEST}),
+    ),
+    "things": (
+        Drawing(
+            gettext_lazy("Locks"),
+            {
+                "lock": gettext_lazy("Locks"),
+                "rwlock": gettext_lazy("Read-write locks"),
+                "semaphore": gettext_lazy("Semaphores"),
+                "latch": gettext_lazy("Latches"),
+            },
+        ),
+        Drawing(
+            gettext_lazy("Chats and mailboxes"),
+            {"chat": gettext_lazy("Chats"), "mailbox": gettext_lazy("Mailboxes")},
+        ),
+        Drawing(
+            gettext_lazy("Channels and directories"),
+            {
+                "broadcast": gettext_lazy("Broadcast channels"),
+                "files": gettext_lazy("File channels"),
+                "directory": gettext_lazy("Directories"),
+            },
+        ),
+        Drawing(gettext_lazy("Listeners"), {"listeners": gettext_lazy("alive")}),
+    ),
 }
 #: columns that are not stored in the unit of their chart → what makes it of them
 SCALES = {"round_trip": 1e-6}
@@ -72,15 +104,25 @@ TITLES = {
     "task": gettext_lazy("Tasks"),
     "timers": gettext_lazy("Timers"),
     "operation": gettext_lazy("Operations"),
+    "backend": gettext_lazy("Workers"),
+    "things": gettext_lazy("Locks, chats and channels"),
     "server": gettext_lazy("Servers"),
 }
 NAMES = {
     "hour": gettext_lazy("Hour"), "day": gettext_lazy("Day"), "fortnight": gettext_lazy("Two weeks"),
 }  # fmt: skip
 #: the column of the small charts, by kind
-OF_SPARKLINE = {"queue": "ran", "task": "ran", "timers": "ran", "operation": "ran", "server": "memory"}
+OF_SPARKLINE = {
+    "queue": "ran",
+    "task": "ran",
+    "timers": "ran",
+    "operation": "ran",
+    "server": "memory",
+    "backend": "workers",
+    "things": "chat",
+}
 #: the columns of the list
-LISTED = ("ran", "failed", "run95", "memory")
+LISTED = ("failed", "run95", *OF_SPARKLINE.values())
 
 
 class HistoryPage(ConsolePage):
@@ -118,7 +160,7 @@ class HistoryPage(ConsolePage):
         if kind not in KINDS:
             raise Problem(problems.INVALID)
         names = [one for one in recorded(kind) if str(one) > after]
-        lines = read_lines(names[:PAGE], period, columns=LISTED)
+        lines = read_lines(names[:PAGE], period, columns=LISTED, points=SMALL)
         following = str(names[PAGE - 1]) if len(names) > PAGE else ""
         table = List(
             str(TITLES[kind]),
@@ -161,13 +203,17 @@ def recorded(kind: str) -> list[Series]:
 
 
 def read_lines(
-    series: Sequence[Series], period: str = "hour", *, columns: Collection[str] | None = None
+    series: Sequence[Series],
+    period: str = "hour",
+    *,
+    columns: Collection[str] | None = None,
+    points: int = MAX_POINTS,
 ) -> list[Line]:
     """What was recorded of up to 20 series in a period, in their order. One round trip for each alias."""
     found: dict[Series, Line] = {}
     for using in dict.fromkeys(map(using_of, series)):
         some = [one for one in series if using_of(one) == using]
-        lines = History(using=using).lines(some, period, columns=columns)
+        lines = History(using=using).lines(some, period, columns=columns, points=points)
         found |= zip(some, lines, strict=True)
     return [found[one] for one in series]
 

@@ -17,18 +17,23 @@ from django.utils.translation import ngettext
 from ..checks.servers import ServerInfo, version
 from ..services.history.gauges import QueueGauges
 from ..services.history.history import MAX_READ, Line
-from ..services.history.keys import Series
+from ..services.history.keys import KINDS, Series
+from ..services.history.things import THINGS
 from .base import ConsolePage
-from .charts import sparkline
-from .history import read_lines
+from .charts import Points, sparkline
+from .history import SMALL, read_lines
 from .problems import find_troubles
 from .state import State, alive, read_state
 from .tables import Cell, Row, Table, duration, to_cell
 
 #: points of an hour whose mean is compared with that of as many before: ten minutes
-TREND = 60
+TREND = SMALL // 6
 #: servers whose round trips are shown
 MAX_SERVERS = 6
+#: backends whose workers are drawn
+MAX_BACKENDS = 4
+#: the columns that are drawn
+COLUMNS = ("ran", "round_trip", "workers", "periodic", *KINDS["things"].gauges)
 #: share by which the mean must differ
 MIN_CHANGE = 0.05
 
@@ -56,11 +61,11 @@ class OverviewPage(ConsolePage):
 
     def get(self, request: HttpRequest) -> HttpResponse:
         state = read_state()
-        lines = read_lines(chosen_series(state), columns=("ran", "round_trip"))
+        lines = read_lines(chosen_series(state), columns=COLUMNS, points=SMALL)
         context = {
             "page_title": _("Overview"),
             "troubles": [(one, self.link(one)) for one in find_troubles(state)],
-            "tiles": [*self.tiles_of_jobs(state, lines), *self.tiles_of_things(state)],
+            "tiles": [*self.tiles_of_jobs(state, lines), *self.tiles_of_things(state, lines)],
             "tables": [self.servers(state, lines)],
         }
         return self.page(context)
@@ -84,7 +89,9 @@ class OverviewPage(ConsolePage):
         running = sum(one.running for one in workers)
         detail = ngettext("%(number)s job running", "%(number)s jobs running", running)
         detail %= {"number": number_format(running)}
-        yield Tile(_("Workers"), number_format(len(workers)), _("alive"), detail, queues)
+        backends = [line.series for line in lines if line.series.kind == "backend"]
+        chart, trend = summed(lines, backends, "workers", _("Workers"))
+        yield Tile(_("Workers"), number_format(len(workers)), _("alive"), detail, queues, chart, trend)
         listeners = len(alive(state.attendance.listeners))
         detail = ngettext("%(number)s listener", "%(number)s listeners", listeners) % {"number": listeners}
         waiting = sum(one.delayed + one.ready for one in timers)
@@ -95,15 +102,17 @@ class OverviewPage(ConsolePage):
         silences = [one for one in state.attendance.silences.values() if one is not None]
         poller = _("Poller: %(time)s ago") % {"time": duration(min(silences))} if silences else _("no poller")
         number = number_format(sum(state.attendance.periodic.values()))
-        yield Tile(_("Schedule"), number, _("periodic tasks"), poller, self.url("schedule"))
+        chart, trend = summed(lines, backends, "periodic", _("Periodic tasks"))
+        yield Tile(_("Schedule"), number, _("periodic tasks"), poller, self.url("schedule"), chart, trend)
 
-    def tiles_of_things(self, state: State) -> Iterator[Tile]:
+    def tiles_of_things(self, state: State, lines: Sequence[Line]) -> Iterator[Tile]:
         """What has a name: locks, chats and channels."""
         locks, chats, channels = self.url("locks"), self.url("chats"), self.url("channels")
         for kind, title, unit, url in (
             ("lock", _("Locks"), _("used today"), locks),
             ("semaphore", _("Semaphores"), _("in use"), locks),
             ("rwlock", _("Read-write locks"), _("in use"), locks),
+            ("latch", _("Latches"), _("in use"), locks),
             ("chat", _("Chats"), _("chats"), chats),
             ("mailbox", _("Mailboxes"), _("users"), channels),
             ("broadcast", _("Broadcast"), _("channels"), channels),
@@ -112,8 +121,10 @@ class OverviewPage(ConsolePage):
         ):
             if number := state.counts.by_kind[kind]:
                 shown = number_format(number)
-                least = shown if state.counts.is_complete else _("%(number)s or more") % {"number": shown}
-                yield Tile(title, least, unit, url=url)
+                chart, trend = summed(lines, [THINGS], kind, title)
+                if not state.counts.is_complete:  # the share that is counted depends on the other keys
+                    shown, trend = _("%(number)s or more") % {"number": shown}, ""
+                yield Tile(title, shown, unit, url=url, chart=chart, trend=trend)
 
     def servers(self, state: State, lines: Sequence[Line]) -> Table:
         """The servers that own keys."""
@@ -134,10 +145,12 @@ class OverviewPage(ConsolePage):
 
 
 def chosen_series(state: State) -> list[Series]:
-    """The series that are drawn: those of the busiest queues, and of the servers of the app's alias."""
+    """The series that are drawn: those of the busiest queues, of processes and things, and of the servers of
+    the app's alias."""
     queues = sorted(state.queues, key=lambda one: one.throughput, reverse=True)
-    servers = [one.series for one in state.gauges][:MAX_SERVERS]
-    return [one.series for one in queues[: MAX_READ - len(servers)]] + servers
+    others = [Series("backend", alias, alias) for alias in state.attendance.workers][:MAX_BACKENDS]
+    others += [THINGS, *(one.series for one in state.gauges[:MAX_SERVERS])]
+    return [one.series for one in queues[: MAX_READ - len(others)]] + others
 
 
 def job_tile(title: str, queues: Sequence[QueueGauges], lines: Sequence[Line], url: str) -> Tile:
@@ -160,20 +173,25 @@ def summed(
     columns = [list(line.column(column)) for line in lines if line.series in series]
     if not columns:
         return SafeString(""), ""
-    points = [
-        (steps[0][0], sum(value or 0 for _moment, value in steps)) for steps in zip(*columns, strict=True)
-    ]
+    gap = 0 if column in series[0].columns.counts else None  # without a poller, a gauge is unknown
+    points = [(steps[0][0], total(steps, gap)) for steps in zip(*columns, strict=True)]
     return sparkline(points, title), trend_of([value for _moment, value in points])
 
 
-def trend_of(values: Sequence[float]) -> str:
+def total(steps: Points, gap: float | None) -> float | None:
+    """The sum of the numbers of one step; `gap` if there are none."""
+    known = [value for _moment, value in steps if value is not None]
+    return sum(known) if known else gap
+
+
+def trend_of(values: Sequence[float | None]) -> str:
     """How the last ten minutes differ from the ten before; empty if nothing was recorded then.
 
-    >>> trend_of([1.0] * 60 + [2.0] * 60), trend_of([2.0] * 60 + [1.0] * 60), trend_of([1.0] * 120)
+    >>> trend_of([1.0] * 20 + [2.0] * 20), trend_of([2.0] * 20 + [1.0] * 20), trend_of([1.0] * 40)
     ('↑ 100 %', '↓ 50 %', '→')
     """
-    before, now = fmean(values[-2 * TREND : -TREND] or [0]), fmean(values[-TREND:] or [0])
-    if not before:
+    before, now = mean(values[-2 * TREND : -TREND]), mean(values[-TREND:])
+    if not before or now is None:
         return ""
     change = now / before - 1
     if abs(change) < MIN_CHANGE:
@@ -182,8 +200,15 @@ def trend_of(values: Sequence[float]) -> str:
     return f"{arrow} {number_format(100 * abs(change), 0)} %"
 
 
+def mean(values: Sequence[float | None]) -> float | None:
+    """The mean of those that are known."""
+    known = [value for value in values if value is not None]
+    return fmean(known) if known else None
+
+
 def round_trips(line: Line) -> tuple[float, float] | None:
-    """The latest round trip of the poller, and that of the last hour that 99 % don't exceed: ms."""
+    """The latest round trip of the poller, and the one that 99 % of the longest ones of each half minute of
+    the last hour don't exceed: ms."""
     found = [value / 1000 for _moment, value in line.column("round_trip") if value is not None]
     return (found[-1], sorted(found)[int(0.99 * (len(found) - 1))]) if found else None
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -23,6 +23,9 @@ from .. import conf
 from ..core.commands import Argument, batched
 from ..core.operations import Clock, Command, Script, Steps, log_exception, perform
 from ..errors import InvalidArgument, MessagingError
+from ..services.common.operators import consumer_calls, parse_consumers
+from ..services.history.keys import Series
+from ..services.history.things import Numbers, register_reader
 from ..services.jobs.engine import HEARTBEAT_TIMEOUT, register_queue
 from ..services.jobs.poller import SWEEP_PAGE, Round, register, rounds_of_slot
 from . import records
@@ -113,6 +116,32 @@ def tasks(using: str) -> Iterable[Round]:
             yield from rounds_of_slot(using, engine, engine.keys.queues)
         for page in batched(backend.queue_names, SWEEP_PAGE):
             yield Round((engine.keys.tag, page), using, partial(engine.sweep, page))
+
+
+@register_reader(aliases)
+def processes(using: str) -> Steps[Mapping[Series, Numbers]]:
+    """The workers of each backend, the tasks that they run, and its periodic tasks."""
+    found = _backends_at(using)
+    replies = yield [
+        call
+        for one in found
+        for call in (
+            *consumer_calls(one.engine.keys), Command("HLEN", one.engine.keys.schedules, reads=True)
+        )
+    ]  # fmt: skip
+    return {
+        Series("backend", one.alias, one.alias): _numbers(one, *some)
+        for one, some in zip(found, batched(replies, 3), strict=True)
+    }
+
+
+def _numbers(backend: RedisBackend, clock: Sequence[bytes], beats: Sequence[bytes], stored: int) -> Numbers:
+    workers = [one for one in parse_consumers(clock, beats) if one.alive]
+    return {
+        "workers": len(workers),
+        "running": sum(one.running for one in workers),
+        "periodic": stored + len(tasks_of(backend.alias)),
+    }
 
 
 def _backends_at(using: str) -> list[RedisBackend]:

@@ -6,6 +6,7 @@ import time
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from django.core.checks import Warning
@@ -22,17 +23,21 @@ from django_redis_messaging.services.common.catalogue import MARKERS, Catalogue,
 from django_redis_messaging.services.common.operators import Consumer
 from django_redis_messaging.services.history.gauges import QueueGauges, record_gauges, store_snapshot
 from django_redis_messaging.services.history.history import History
-from django_redis_messaging.services.history.keys import Series
+from django_redis_messaging.services.history.keys import HistoryKeys, Series
 from django_redis_messaging.services.history.recording import Counts as Recorded
 from django_redis_messaging.services.history.recording import record
+from django_redis_messaging.services.history.things import THINGS
 from django_redis_messaging.services.jobs.engine import Paused
 
 from ..support.aliases import entry
+from ..support.console_world import add_slots
 from ..support.round_trips import round_trips
 from ..support.server import change, server
 from ..tasks import jobs
+from .pages import text
 
 NOW = datetime.now(UTC)
+BACKEND = Series("backend", "default", "default")
 THERE = Attendance({}, {}, {"default": 1.0}, {"default": 1}, [])
 FINE = State([], [], 5, THERE, {}, [], Counts(dict.fromkeys(MARKERS, 0), True))
 ALIVE, LOST = Consumer("web1-17-a", 1.0, True, 2), Consumer("web1-18-b", 60.0, True, 1)
@@ -56,6 +61,12 @@ def attendance(**more: Any) -> Attendance:
 
 def paused(name: str) -> Paused:
     return Paused(queue=name, task="", reason="", by="", since=NOW)
+
+
+def tiles(boss: Client) -> dict[str, str]:
+    """The tiles of the overview by their titles."""
+    found = text(boss, "overview").split('<li class="drm-tile">')[1:]
+    return {one.partition("</a>")[0].rpartition(">")[2]: one.partition("</li>")[0] for one in found}
 
 
 def with_info(**info: str) -> State:
@@ -114,9 +125,9 @@ class TestTroubles:
     @pytest.mark.one_server
     @pytest.mark.parametrize("name", WRONG)
     def test_what_is_wrong_is_a_sentence_with_a_remedy(self, name: str) -> None:
-        found, text, remedy = WRONG[name]
+        found, part, remedy = WRONG[name]
         [trouble] = find_troubles(found)
-        assert text in trouble.text and remedy in trouble.remedy
+        assert part in trouble.text and remedy in trouble.remedy
 
     @pytest.mark.one_server
     def test_nothing_is_wrong(self, settings: Settings) -> None:
@@ -144,11 +155,27 @@ class TestPage:
         DelayQueue("mail").push("x")
         Expiry("order").start("17", 60)
         Lock("nightly").acquire(blocking=False)
-        text = boss.get(reverse("admin:messaging_overview")).content.decode()
+        shown = text(boss, "overview")
         for title in ("Tasks", "Delay queues", "Workers", "Timers", "Schedule", "Locks"):
-            assert f">{title}</a></h2>" in text, title
-        assert "No poller has been running." in text and "redis_version" not in text
-        assert server().info("server")["redis_version"].partition(".")[0] in text
+            assert f">{title}</a></h2>" in shown, title
+        assert "No poller has been running." in shown and "redis_version" not in shown
+        assert server().info("server")["redis_version"].partition(".")[0] in shown
+
+    @pytest.mark.one_server
+    def test_tiles_of_things_and_processes_show_the_last_hour(self, boss: Client) -> None:
+        Lock("nightly").acquire(blocking=False)
+        keys = HistoryKeys(conf.prefix())
+        for series, before, now in ((THINGS, 10, 30), (BACKEND, 4, 2)):
+            ten_minutes = [[dict.fromkeys(series.columns.names, number)] * 60 for number in (before, now)]
+            add_slots(keys, series, [slot for part in ten_minutes for slot in part])
+        shown = tiles(boss)
+        fewer = ("latest 2, highest 4", "↓")
+        expected = {"Locks": ("latest 30, highest 30", "↑"), "Workers": fewer, "Schedule": fewer}
+        for title, (numbers, arrow) in expected.items():
+            assert numbers in shown[title] and arrow in shown[title], title
+        for series, charts in ((THINGS, 4), (BACKEND, 3)):
+            assert f"series={quote(str(series), safe='')}" in text(boss, "history", kind=series.kind)
+            assert text(boss, "history", series=series).count("drm-chart-title") == charts
 
     @pytest.mark.one_server
     def test_a_page_is_no_poller(self, boss: Client, messaging_alias: str) -> None:
@@ -190,12 +217,18 @@ class TestPage:
 
     @pytest.mark.one_server
     def test_a_look_costs_little(self, boss: Client, messaging_alias: str) -> None:
-        """With 200 queues, of which 50 are busy."""
+        """With 200 queues, of which 20 have been busy for an hour, and many things."""
         prefix, names = conf.prefix(), [f"queue {number}" for number in range(200)]
-        gauges = [queue(name, "", ready=5, oldest_age=3.0) for name in names]
+        gauges = [queue(name, "", ready=5, oldest_age=3.0) for name in sorted(names)]
         perform(messaging_alias, store_snapshot(prefix, gauges))
-        series = {one.series: Recorded({"ran": 5}, one.recorded) for one in gauges[:50]}
-        perform(messaging_alias, record(prefix, series, "r"))
+        keys, numbers = HistoryKeys(prefix), {"ran": 5_000, **dict.fromkeys(THINGS.columns.names, 10_000)}
+        for series in (*(one.series for one in gauges[:20]), BACKEND, THINGS):
+            slot = {name: numbers.get(name, 5) for name in series.columns.names}
+            add_slots(keys, series, [slot] * 360)
+        pipeline = server().pipeline()
+        for number in range(3000):
+            pipeline.set(f"{prefix}:2:{{lock:order {number}}}:fence", "1")
+        pipeline.execute()
         url = reverse("admin:messaging_overview")
         boss.get(url)  # connects, loads scripts
         before = server().info("all")

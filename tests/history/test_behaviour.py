@@ -5,27 +5,42 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
 
-from django_redis_messaging import DelayQueue, Expiry, InvalidArgument, conf
+from django_redis_messaging import Chat, DelayQueue, Expiry, InvalidArgument, Lock, Semaphore, conf
 from django_redis_messaging.core.operations import perform
+from django_redis_messaging.services.common.catalogue import MARKERS
+from django_redis_messaging.services.expiries.timers import TimerEngine
 from django_redis_messaging.services.history import gauges
 from django_redis_messaging.services.history.ended import take_operations
 from django_redis_messaging.services.history.gauges import QueueGauges, record_gauges
 from django_redis_messaging.services.history.history import History, Line
-from django_redis_messaging.services.history.keys import KINDS, RESOLUTIONS, HistoryKeys, Series, level_of
+from django_redis_messaging.services.history.keys import (
+    RESOLUTIONS,
+    HistoryKeys,
+    Resolution,
+    Series,
+    level_of,
+)
 from django_redis_messaging.services.history.recording import MAX_PAIRS, PAGE, Counts, record
+from django_redis_messaging.services.history.things import THINGS
+from django_redis_messaging.tasks import Schedules
+from django_redis_messaging.tasks import occurrences as _occurrences  # noqa: F401  (registers its gauges)
+from django_redis_messaging.tasks.schedules import tasks_of
 
 from ..conftest import Call
+from ..support import permissions
 from ..support.scripts import server_clock
 from ..support.server import change, server, server_ms
-from ..support.workers import at_work, burst
+from ..support.workers import at_work, backend, burst
 from ..tasks import jobs
 
 MAIL = Series("queue", "mail")
 QUEUE = Series("queue", "default", "default")
+BACKEND = Series("backend", "default", "default")
 NOOP, FAIL = (Series("task", f"tests.tasks.jobs.{name}", "default") for name in ("noop", "fail"))
 #: beginning of a slot at each resolution: s
 BEGIN = 1_800_000_000
@@ -48,6 +63,23 @@ def values(column: str, period: str = "hour", series: Series = MAIL) -> dict[int
     """Beginning of a point → its value: seconds since BEGIN."""
     points = line(series, period).points
     return {int(one.moment.timestamp()) - BEGIN: one.values[column] for one in points}
+
+
+def store_all(series: Series, row: Callable[[Resolution, int], list[int]]) -> None:
+    """Store all rows of a series that are kept, as the script does: `row` for a slot of a resolution."""
+    for resolution in RESOLUTIONS:
+        width = len(series.columns.names) if resolution is RESOLUTIONS[0] else series.columns.coarse
+        key = HistoryKeys(conf.prefix()).slots(str(series), resolution.seconds)
+        pipeline = server().pipeline(transaction=False)
+        for slot in range(resolution.slots):
+            pipeline.rpush(key, BEGIN + slot * resolution.seconds, *row(resolution, slot)[:width])
+        pipeline.execute()
+
+
+def memory() -> int:
+    """Bytes that the history takes."""
+    keys = server().scan_iter(f"{HistoryKeys(conf.prefix()).tag}:*")
+    return sum(server().memory_usage(key, samples=0) for key in keys)
 
 
 @pytest.fixture
@@ -90,6 +122,17 @@ class TestSlots:
         assert found[:-5] == [None] * 355
         assert [value for _, value in line().column("delayed")][-1] == 0
         assert {value for _, value in line(period="day").column("delayed")} == {None}, "not kept for a day"
+
+    def test_fewer_points_have_longer_steps(self, clock: Callable[[float], None]) -> None:
+        for moment in (0, 10, 20, 30):
+            clock(moment)
+            write(ready=moment)
+        [found] = History().lines([MAIL], points=120)
+        assert [point.values["ran"] for point in found.points] == [9, 3]
+        assert [value for _, value in found.column("ready")][-2:] == [20, 30]
+        assert len(list(found.column("ran"))) == 120
+        for points in (1, 7, 100, 336):
+            assert len(list(History().lines([MAIL], "fortnight", points=points)[0].column("ran"))) <= points
 
     def test_each_resolution_ends(self, clock: Callable[[float], None]) -> None:
         for moment in range(0, 4000, 10):
@@ -171,6 +214,9 @@ class TestReading:
         with pytest.raises(InvalidArgument, match="at most 50, not 51"):
             await call(History(), "latest", [MAIL] * 51)
         assert await call(History(), "latest", []) == []
+        for points in (0, 361):
+            with pytest.raises(InvalidArgument, match=f"points must be between 1 and 360, not {points}"):
+                await call(History(), "lines", [MAIL], points=points)
 
     async def test_a_snapshot(self, call: Call) -> None:
         history = History()
@@ -250,6 +296,35 @@ class TestPoller:
         assert [point.values["memory"] for point in line(one.series).points] == [one.memory]
         assert [series.name for series in History().series("queue")] == ["mail"], "idle ones have none"
 
+    def test_things_and_processes(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Of the workers, those that take tasks."""
+        for number in range(3):
+            Lock(f"lock {number}").acquire(blocking=False)
+        Semaphore("printer", 2).acquire()
+        Chat.create("ann", ["bob"], "Hi")
+        Schedules().add("report", jobs.echo, every=3600)
+        engines = {"worker": backend().engine, "listener": TimerEngine(conf.prefix())}
+        for name, engine in engines.items():
+            for running in (2, 0):
+                beat = partial(engine.beat, f"{name} {running}", started=1, done=0, ended={})
+                perform(conf.alias(), beat(consumed=running > 0, running=running))
+        self.poll(monkeypatch)
+        [things, processes] = [one.points[-1].values for one in History().lines([THINGS, BACKEND])]
+        assert {kind: number for kind, number in things.items() if number} == {
+            "lock": 3, "semaphore": 1, "chat": 1, "listeners": 1
+        }  # fmt: skip
+        assert processes == {"workers": 1, "running": 2, "periodic": 1 + len(tasks_of("default"))}
+        assert set(things) == {"listeners", *MARKERS}
+
+    def test_what_may_not_be_counted_is_left_out(
+        self, monkeypatch: pytest.MonkeyPatch, messaging_alias: str, own_prefix: str
+    ) -> None:
+        """Without the permission for SCAN; all else is recorded."""
+        DelayQueue("mail").push("job")
+        with permissions.limited(messaging_alias, own_prefix):
+            self.poll(monkeypatch)
+        assert History().series() == [BACKEND, MAIL]
+
     def test_the_rate_at_which_jobs_are_added(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """What the queue has grown by, and what ended meanwhile."""
         none = QueueGauges(MAIL, 0, 0, 0, 0, 0, None, 0.0)
@@ -292,23 +367,24 @@ class TestLimits:
     @pytest.mark.one_server
     def test_fifty_busy_queues_take_less_than_5_mb(self, clock: Callable[[float], None]) -> None:
         """Full series of two queues, in proportion. Rows are stored as the script stores them."""
-        keys, used = HistoryKeys(conf.prefix()), 0
-        columns = KINDS["queue"]
+
+        def row(resolution: Resolution, slot: int) -> list[int]:
+            ran = resolution.seconds * (7 + slot % 13)
+            return [ran, ran // 10, 30, 50, 40, 62, 977 + slot, 120, 95, 150, 12, 3]
+
         for number in range(2):
             series = Series("queue", f"quarterly-reports-{number}", "default")
-            for resolution in RESOLUTIONS:
-                width = len(columns.names) if resolution is RESOLUTIONS[0] else columns.coarse
-                key = keys.slots(str(series), resolution.seconds)
-                pipeline = server().pipeline(transaction=False)
-                for slot in range(resolution.slots):
-                    ran = resolution.seconds * (7 + slot % 13)
-                    row = [ran, ran // 10, 30, 50, 40, 62, 977 + slot, 120, 95, 150, 12, 3][:width]
-                    pipeline.rpush(key, BEGIN + slot * resolution.seconds, *row)
-                pipeline.execute()
+            store_all(series, row)
             write(series, {"ran": 1000, "failed": 9, **{f"wait:{n}": n for n in range(20, 60)}}, ready=977)
-        for key in server().scan_iter(f"{keys.tag}:*"):
-            used += server().memory_usage(key, samples=0)
-        assert used / 2 * 50 < 5_000_000
+        assert memory() / 2 * 50 < 5_000_000
+
+    @pytest.mark.one_server
+    def test_things_and_a_backend_take_less_than_200_kb(self, clock: Callable[[float], None]) -> None:
+        """Full series, of a site with many things."""
+        for series in (THINGS, BACKEND):
+            store_all(series, lambda _resolution, slot: [1000 + slot % 900] * 10)
+            write(series, {}, **dict.fromkeys(series.columns.names, 1000))
+        assert memory() < 200_000
 
     def test_a_page_of_series_is_recorded_quickly(self) -> None:
         """Measured inside the server, where a script holds up others."""

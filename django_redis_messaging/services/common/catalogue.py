@@ -53,19 +53,9 @@ class Catalogue(Service):
 
     @operation
     def count(self) -> Steps[Counts]:
-        """How many things of each kind there are, among the first 2,000 keys of the app: of a Cluster, of one
-        primary. Locks count for a day after their last use."""
-        begin, found, cursor = f"{self._prefix}:{FORMAT}:", set[bytes](), 0
-        key = probe_key(self._prefix, 0)
-        for _ in range(SCANS):
-            reply, keys = yield Scan(key, cursor, literal_pattern(begin) + "{*", SCAN_KEYS)
-            found.update(keys)
-            cursor = int(reply)
-            if not cursor:
-                break
-        is_complete = not cursor and not isinstance(endpoint(self._using).router, Cluster)
-        numbers = Counter(_kind_of(one.decode(errors="replace").removeprefix(begin)) for one in found)
-        return Counts({kind: numbers[kind] for kind in MARKERS}, is_complete)
+        """How many things of each kind there are, among the first 2,000 keys of the database: of a Cluster,
+        of one primary. Locks count for a day after their last use."""
+        return (yield from count_things(self._using, self._prefix))
 
     acount = asynchronous(count)
 
@@ -81,6 +71,20 @@ class Catalogue(Service):
         return things if score is None else [*things, Thing("queue", checked)]
 
     afind = asynchronous(find)
+
+
+def count_things(using: str, prefix: str) -> Steps[Counts]:
+    """See Catalogue.count."""
+    begin, found, cursor = f"{prefix}:{FORMAT}:", set[bytes](), 0
+    for _ in range(SCANS):
+        reply, keys = yield Scan(probe_key(prefix, 0), cursor, literal_pattern(begin) + "{*", SCAN_KEYS)
+        found.update(keys)
+        cursor = int(reply)
+        if not cursor:
+            break
+    is_complete = not cursor and not isinstance(endpoint(using).router, Cluster)
+    numbers = Counter(_kind_of(one.decode(errors="replace").removeprefix(begin)) for one in found)
+    return Counts({kind: numbers[kind] for kind in MARKERS}, is_complete)
 
 
 def _kind_of(key: str) -> str:

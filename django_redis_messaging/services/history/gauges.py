@@ -29,6 +29,7 @@ from . import sources
 from .keys import RESOLUTIONS, HistoryKeys, Series
 from .recording import PAGE, Counts, record
 from .sources import Queue, queues_at, register_source
+from .things import Numbers, read_things
 
 logger = logging.getLogger(__name__)
 
@@ -269,9 +270,15 @@ def record_gauges(using: str, prefix: str) -> Steps[float]:
     last = {one.series: one for one in before.queues}
     changed = [one for one in queues if is_worth_recording(one, last.get(one.series))]
     worth: list[Gauges] = [*servers, *changed]
-    for page in batched(worth, PAGE):
-        yield from record(prefix, {one.series: Counts({}, one.recorded) for one in page}, request(None))
+    yield from _record(prefix, {one.series: one.recorded for one in worth})
+    # not before: of a Cluster, another server may have to reply
+    yield from _record(prefix, (yield from read_things(using)))
     return float(INTERVAL)
+
+
+def _record(prefix: str, gauges: Mapping[Series, Numbers]) -> Steps[None]:
+    for page in batched(gauges.items(), PAGE):
+        yield from record(prefix, {series: Counts({}, numbers) for series, numbers in page}, request(None))
 
 
 def is_worth_recording(now: QueueGauges, before: QueueGauges | None) -> bool:

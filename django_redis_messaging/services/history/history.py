@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -13,8 +14,8 @@ from ...errors import InvalidArgument
 from .gauges import MAX_FRESH, Snapshot, count_queues, read_snapshot, store_snapshot
 from .keys import RESOLUTIONS, HistoryKeys, Resolution, Series, seconds_of
 
-#: series that are read in one round trip, at most: of a period, and of the latest minute
-MAX_READ, MAX_LATEST = 20, 50
+#: series that are read in one round trip, at most: of a period, and of the latest minute; points of each
+MAX_READ, MAX_LATEST, MAX_POINTS = 20, 50, 360
 
 
 class Period(NamedTuple):
@@ -30,6 +31,11 @@ class Period(NamedTuple):
     def seconds(self) -> int:
         """How long it is."""
         return self.step * self.points
+
+    def with_at_most(self, points: int) -> Period:
+        """The same with longer steps, if it has more points than this."""
+        steps = math.ceil(self.points / points)
+        return self._replace(step=self.step * steps, points=self.points // steps)
 
 
 _FINE, _MINUTES, _QUARTERS = RESOLUTIONS
@@ -75,7 +81,7 @@ class Line:
 
 
 class History(Service):
-    """What was recorded of queues, tasks, timers, operations and servers at an alias.
+    """What was recorded of queues, tasks, timers, operations, servers, backends and things at an alias.
 
     >>> [line] = History().lines([Series("queue", "mail")], "hour")
     >>> line.points
@@ -84,18 +90,25 @@ class History(Service):
 
     @operation
     def lines(
-        self, series: Sequence[Series], period: str = "hour", *, columns: Collection[str] | None = None
+        self,
+        series: Sequence[Series],
+        period: str = "hour",
+        *,
+        columns: Collection[str] | None = None,
+        points: int = MAX_POINTS,
     ) -> Steps[list[Line]]:
         """What was recorded of up to 20 series in a period that ends now: "hour", "day" or "fortnight"; all
-        columns of each, or those of `columns` that it has. One round trip.
+        columns of each, or those of `columns` that it has; at most so many `points`. One round trip.
 
-        Raises InvalidArgument for another period, and for more series.
+        Raises InvalidArgument for another period, and for more series or points.
         """
         if period not in PERIODS:
             raise InvalidArgument(f"period must be one of {', '.join(PERIODS)}, not {period!r:.60}.")
         if len(series) > MAX_READ:
             raise InvalidArgument(f"series must be at most {MAX_READ}, not {len(series)}.")
-        return (yield from self._lines(series, PERIODS[period], columns))
+        if not 1 <= points <= MAX_POINTS:
+            raise InvalidArgument(f"points must be between 1 and {MAX_POINTS}, not {points}.")
+        return (yield from self._lines(series, PERIODS[period].with_at_most(points), columns))
 
     alines = asynchronous(lines)
 
@@ -136,8 +149,8 @@ class History(Service):
 
     @operation
     def series(self, kind: str = "") -> Steps[list[Series]]:
-        """What was recorded within two weeks, in the order of the names; all, or those of a kind: "queue",
-        "task", "timers", "operation" or "server"."""
+        """What was recorded within two weeks, in the order of the names; all, or those of a kind of KINDS in
+        services/history/keys.py, such as "queue"."""
         names = yield Command("ZRANGE", HistoryKeys(self._prefix).series, 0, -1, reads=True)
         found = sorted(name.decode() for name in names)
         return [Series.parse(name) for name in found if not kind or name.startswith(f"{kind}:")]

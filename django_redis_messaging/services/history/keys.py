@@ -36,6 +36,8 @@ class Columns(NamedTuple):
 
 _COUNTS, _LATENCIES = ("ran", "failed"), ("wait50", "wait95", "run50", "run95")
 _QUEUE = Columns(_COUNTS, _LATENCIES, ("ready", "dead", "oldest"), ("delayed", "leased", "parked"))
+#: the kinds of things that are counted: those of MARKERS in services/common/catalogue.py
+_THINGS = ("lock", "rwlock", "semaphore", "latch", "chat", "mailbox", "broadcast", "files", "directory")
 #: kind of a series → its columns. What is stored depends on their order: if they change, so must the keys
 KINDS = {
     "queue": _QUEUE,
@@ -43,12 +45,15 @@ KINDS = {
     "task": Columns(_COUNTS, _LATENCIES, ()),
     "operation": Columns(_COUNTS, ("run50", "run95"), ()),
     "server": Columns((), (), ("memory", "maxmemory", "clients", "ops", "evicted", "round_trip")),
+    "backend": Columns((), (), ("workers", "running", "periodic")),
+    "things": Columns((), (), ("listeners", *_THINGS)),
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """What a history is kept of: a queue, a namespace of timers, a task, an operation, or a server.
+    """What a history is kept of: a queue, a namespace of timers, a task, an operation, a server, a backend of
+    tasks, or the app's things.
 
     >>> str(Series("task", "shop.tasks.pack", "default"))
     'task:default/shop.tasks.pack'
@@ -58,9 +63,10 @@ class Series:
 
     #: one of KINDS
     kind: str
-    #: of the queue, the namespace, the task (dotted), the operation (such as "Chat.send"), or the server
+    #: of the queue, the namespace, the task (dotted), the operation (such as "Chat.send"), the server, or the
+    #: backend; "all": of the things
     name: str
-    #: alias of the backend; empty: a delay queue, timers, an operation or a server
+    #: alias of the backend; empty: a delay queue, timers, an operation, a server or things
     where: str = ""
 
     def __str__(self) -> str:
