@@ -52,7 +52,7 @@ QUERIES = {
     "limits": ["kind=site", "kind=own"],
     "channels": [f"kind={kind}" for kind in ("mailbox", "broadcast", "files", "directory", "streams")],
     "timers": ["", "namespace=order"],
-    "history": ["", "kind=task", "series=queue:default/default"],
+    "history": ["", "kind=task", "series=queue:default/default", "series=things:all"],
     "search": ["q=nightly", "q="],
     "queue": [f"place={place}" for place in ("leased", "parked", "dead", "finished")],
     "directory": ["q=an"],
