@@ -260,7 +260,7 @@ class Worker:
                 if runs is not None and report.ended in COUNTED:
                     lease, _, state = job.leased
                     wait = state.last - state.moment  # both by the server's clock
-                    runs.append((lease.queue, job.task, report.ended, wait, report.seconds))
+                    runs += ((lease.queue, job.task, report.ended, wait, report.seconds),)
             leases.end(job, report)
         leases.done += started
         placement.is_full = False
