@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import Any
 
@@ -41,6 +41,20 @@ class MessagingConfig(AppConfig):
         from .surveys import backends
 
         return backends()
+
+    @staticmethod
+    def outlook_hook(backend: Any, name: str) -> Any:
+        """The steps that read what becomes of a schedule of a task backend next. The services call it."""
+        from .tasks.occurrences import read_outlook
+
+        return read_outlook(backend, name)
+
+    @staticmethod
+    def limits_hook() -> Sequence[Any]:
+        """The rate limits of views and of RATE_LIMITS. The services call it."""
+        from .web.limit_rules import declared_services
+
+        return declared_services()
 
     def ready(self) -> None:
         if os.environ.get("RUN_MAIN") == "true":  # set by Django's autoreloader

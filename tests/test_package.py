@@ -789,6 +789,7 @@ BUILT_ON = {
     ("chats", "users"): "joining a chat writes the user's index of chats",
     ("expiries", "jobs"): "a timer is a job",
     ("explaining", "chats"): "it reads what members have not read",
+    ("explaining", "files"): "it reads what consumers have not acked",
     ("explaining", "jobs"): "it reads what jobs wait for",
     ("tasks", "jobs"): "a periodic task is pushed as a job",
 }

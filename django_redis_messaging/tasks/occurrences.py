@@ -13,6 +13,7 @@ import functools
 import hashlib
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
 from functools import partial
 from typing import NamedTuple
 
@@ -21,8 +22,10 @@ from django.utils.module_loading import autodiscover_modules
 
 from .. import conf
 from ..core.commands import Argument, batched
+from ..core.encoding import encoded
 from ..core.operations import Clock, Command, Script, Steps, log_exception, perform
 from ..errors import InvalidArgument, MessagingError
+from ..services.common.arguments import to_datetime
 from ..services.common.operators import consumer_calls, parse_consumers
 from ..services.history.keys import Series
 from ..services.history.things import Numbers, register_reader
@@ -32,7 +35,18 @@ from . import records
 from .backend import SHARD, RedisBackend, aliases, our_backends
 from .commits import Prepared
 from .compat import task_enqueued
-from .schedules import STORED, PeriodicTask, parse_stored, periodic_tasks, tasks_of
+from .schedules import (
+    STORED,
+    PeriodicTask,
+    ScheduleInfo,
+    info,
+    parse_fingerprint,
+    parse_position,
+    parse_stored,
+    periodic_tasks,
+    stored_info,
+    tasks_of,
+)
 from .timing import Cron, Every
 
 logger = logging.getLogger(__name__)
@@ -304,3 +318,47 @@ def _latest_poll(backend: RedisBackend) -> Steps[tuple[int, int]]:
     clock, found = yield [Clock(key), Command("HGET", key, "polled", reads=True)]
     now, polled = Clock.milliseconds(clock), int(found or 0)
     return now, polled if polled <= now else 0
+
+
+class Outlook(NamedTuple):
+    """What becomes of a schedule next."""
+
+    schedule: ScheduleInfo
+    #: the first occurrence that was neither enqueued nor left out; None: none can be enqueued
+    due_at: datetime | None
+    #: when a poller looked at the schedules of the backend; None: none has
+    polled_at: datetime | None
+    #: id of the call that was enqueued last; empty: none was
+    latest: str
+
+
+def read_outlook(backend: RedisBackend, name: str) -> Steps[Outlook | None]:
+    """What becomes of a schedule next; None if it doesn't exist. Imports the tasks of all apps."""
+    discover()
+    keys, field = backend.engine.keys, encoded(name)
+    declared = next((one for one in tasks_of(backend.alias) if one.name == name), None)
+    position_name = STORED + field if declared is None else name
+    clock, record, (polled, value) = yield [
+        Clock(keys.periodic),
+        Command("HGET", keys.schedules, field, reads=True),
+        Command("HMGET", keys.periodic, "polled", position_name, reads=True),
+    ]
+    if declared is None and record is None:
+        return None
+    now, position = Clock.milliseconds(clock), parse_position(value)
+    if declared is not None:
+        schedule = info(declared, position, now)
+    else:
+        schedule = stored_info(backend.alias, position_name, record, position, now)
+    due = None
+    if schedule.problem is None:
+        one = declared or parse_stored(backend.alias, position_name, record)
+        # as tasks/periodic_look.lua: a changed schedule applies from now on
+        is_unchanged = parse_fingerprint(value) == one.fingerprint
+        due = one.schedule.next(min(position.handled, now) if is_unchanged else now)
+    return Outlook(
+        schedule,
+        None if due is None else to_datetime(due),
+        to_datetime(int(polled)) if polled and int(polled) <= now else None,
+        occurrence_id(position_name, position.enqueued) if position.enqueued else "",
+    )

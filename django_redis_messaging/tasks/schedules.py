@@ -162,6 +162,11 @@ def parse_position(value: bytes | None) -> Position:
     return Position(int(handled), int(enqueued), int(paused[0].removeprefix(b"paused=")) if paused else 0)
 
 
+def parse_fingerprint(value: bytes | None) -> str:
+    """The fingerprint of the schedule for which a field in that format was written; empty for None."""
+    return "" if value is None else value.split()[1].decode()
+
+
 def parse_stored(alias: str, stored_as: str, record: bytes) -> PeriodicTask:
     """A stored schedule. Raises any exception if this code doesn't know its task or can't read it."""
     [values] = encoding.loads_all([record])
@@ -259,7 +264,7 @@ def info(one: PeriodicTask, position: Position, now: int, problem: str | None = 
     )
 
 
-def _stored_info(alias: str, stored_as: str, record: bytes, position: Position, now: int) -> ScheduleInfo:
+def stored_info(alias: str, stored_as: str, record: bytes, position: Position, now: int) -> ScheduleInfo:
     """As `info`, of a stored schedule that this code may not be able to enqueue."""
     try:
         return info(parse_stored(alias, stored_as, record), position, now)
@@ -455,7 +460,7 @@ class Schedules:
         for name, record in batched(stored, 2):
             stored_as = STORED + name.decode()
             position = parse_position(values.get(stored_as))
-            found.append(_stored_info(alias, stored_as, record, position, now))
+            found.append(stored_info(alias, stored_as, record, position, now))
         return sorted(found, key=lambda one: one.name)
 
     aall = asynchronous(all)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextvars import copy_context
 from typing import Any
 
-from django_redis_messaging import Lock, Thing
+from django_redis_messaging import Lock, RateLimit, Thing
 from django_redis_messaging.services.common.leases import running_task
 from django_redis_messaging.services.jobs.engine import Lease, Outcome, Push
 from tests.support.engines import Performed, tasks_of
@@ -26,6 +26,12 @@ class Site:
     def __init__(self) -> None:
         self.engine: Performed = tasks_of(backend())
         self.leases: dict[str, Lease] = {}
+        self.limits: list[RateLimit] = []
+
+    def declare(self, name: str, limit: str) -> RateLimit:
+        """A rate limit that the process knows as long as the site."""
+        self.limits.append(RateLimit(name, limit))
+        return self.limits[-1]
 
     def push(
         self,
@@ -77,6 +83,13 @@ def inside(job_id: str, function: Callable[[], Any]) -> Any:
         return function()
 
     return copy_context().run(call)
+
+
+def build_chain(site: Site) -> None:
+    """Ten tasks, each of which waits for a lock that the next one holds."""
+    for number in range(9):
+        lock_inside(f"t{number + 1}", f"l{number}")
+        site.push(f"t{number}", f"lock:l{number}")
 
 
 def lock_inside(job_id: str, name: str, **options: Any) -> None:

@@ -6,7 +6,7 @@ import itertools
 import json
 import re
 import threading
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -15,6 +15,7 @@ from django.utils import translation
 from django.utils.translation import trans_real
 
 from django_redis_messaging import (
+    Broadcast,
     Cause,
     DelayQueue,
     Explanation,
@@ -26,11 +27,14 @@ from django_redis_messaging import (
 )
 from django_redis_messaging.services.common.operators import Health
 from django_redis_messaging.services.explaining.explanation import WORDINGS, make
+from django_redis_messaging.tasks import Schedules, periodic, schedules
 from django_redis_messaging.tasks import task as task_decorator
+from tests.support.schedules import poll
 from tests.support.server import no_server, server, until
 from tests.support.terminal import output_of
-from tests.support.workers import backend, burst, worker
+from tests.support.workers import backend, burst, keys, worker
 
+from ..tasks import jobs
 from .site import Site, lock_inside
 
 
@@ -113,6 +117,45 @@ class TestParameters:
             "waiters": (),
         }
 
+    def test_a_periodic_task_of_the_code(self, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(schedules, "_registered", {})
+        periodic(every=3600)(jobs.noop)
+        poll()
+        name = jobs.noop.module_path
+        [cause] = explain(Thing("periodic", name, "default")).causes
+        [one] = [one for one in Schedules().all() if one.name == name]
+        assert (cause.code, cause.params) == ("not_due", {"until": one.next_times()[0]})
+        server().hset(keys().periodic, name, "1 other 0")  # a changed schedule applies from now on
+        assert [cause.code for cause in explain(Thing("periodic", name, "default")).causes] == ["not_due"]
+        server().hset(keys().periodic, "polled", 1_000)
+        [silent, _] = explain(Thing("periodic", name, "default")).causes
+        assert silent.params == {"since": datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC)}
+
+    def test_a_rate_limit(self, site: Site) -> None:
+        limit = site.declare("login", "2/h")
+        limit.take("ann")
+        [cause] = explain("rate:login/ann").causes
+        assert cause.params == {"left": 1, "count": 2, "period": 3600}
+        before, decision = server().time()[0], limit.take("ann")
+        [cause] = explain("rate:login/ann").causes
+        wait = limit.peek("ann").retry_after
+        ends = before + wait
+        assert decision.remaining == 0
+        assert ends - 1 <= cause.params["until"].timestamp() <= ends + 30
+        assert RateLimit("webhook", "5/h").take("shop").allowed
+        [cause] = explain("rate:webhook/shop").causes
+        assert cause.params == {"used": 1}
+
+    def test_consumers_that_are_behind(self, site: Site) -> None:
+        channel = Broadcast("prices")
+        channel.keep("begun", channel.cursor())
+        events = [channel.publish(number) for number in range(3)]
+        channel.keep("late", events[0].cursor)
+        first, second = explain(channel).causes
+        assert first.params == {"consumer": "begun", "events": 3, "kept": 3, "since": None}
+        since = events[0].published_at
+        assert second.params == {"consumer": "late", "events": 2, "kept": 2, "since": since}
+
     def test_json(self, site: Site) -> None:
         site.engine.pause("the provider\nis down", "ann", queue="default")
         site.beat()
@@ -160,8 +203,9 @@ class TestBadInput:
         "thing",
         [
             "", "a\0b", "x" * 256, "\ud800", "lock:", "lock:a%7Db/c", "timer:17", "task:elsewhere/1", "job:1",
-            "queue:elsewhere/q", "permit:x", "server:x", "periodic:default/x", "lock:%00",
-            "chat:" + "x" * 300, "worker:default/w1", "rate:a/b", "task:default/",
+            "queue:elsewhere/q", "permit:x", "server:x", "directory:x", "periodic:x", "periodic:elsewhere/x",
+            "lock:%00", "chat:" + "x" * 300, "worker:w1", "worker:elsewhere/w1", "rate:a", "latch:a/b",
+            "files:", "task:default/",
             Thing("task", "1"), Thing("lock", "x", "y}z"), Thing("nothing", "x"), Thing("job", "x", "\0"),
         ],
     )  # fmt: skip

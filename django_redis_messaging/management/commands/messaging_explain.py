@@ -16,8 +16,8 @@ class Command(BaseCommand):
     """Prints an explanation."""
 
     help = (
-        "Explain why a task, a job, a timer, a queue, a lock or a permit waits: each line is a cause of the "
-        "one above it, with what would end it."
+        "Explain why a task, a job, a timer, a queue, a lock or a permit waits, or a periodic task is not "
+        "enqueued: each line is a cause of the one above it, with what would end it."
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
@@ -26,7 +26,7 @@ class Command(BaseCommand):
             "thing",
             metavar="ID",
             help="id of a task, or kind:name, such as task:default/0abc, job:mail/7, timer:order/17, "
-            "queue:default/emails, lock:nightly, semaphore:exports, chat:42",
+            "queue:default/emails, periodic:default/report, lock:nightly, rate:login/ann, chat:42",
         )
         parser.add_argument("--json", action="store_true", help="as JSON, for programs")
 

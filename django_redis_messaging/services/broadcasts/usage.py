@@ -49,6 +49,8 @@ class Follower:
     name: str
     read_id: int
     """Id of the event that it has handled last."""
+    read_at: datetime | None
+    """When that event was published; None: it has handled none of the present epoch."""
     behind: int
     """Number of events published since."""
 
@@ -79,8 +81,10 @@ def read_followers(using: str, usage: BroadcastUsage, names: Sequence[str]) -> S
     for name, cursor in zip(names, replies, strict=True):
         position = _position(cursor, channel._channel_id)
         if position is not None:
-            read_id = position.id if position.epoch == usage.epoch else 0
-            found.append(Follower(name=name, read_id=read_id, behind=max(usage.last_id - read_id, 0)))
+            read_id, us = (position.id, position.us) if position.epoch == usage.epoch else (0, 0)
+            read_at = to_datetime(us / 1000) if us else None
+            behind = max(usage.last_id - read_id, 0)
+            found.append(Follower(name=name, read_id=read_id, read_at=read_at, behind=behind))
     return found
 
 

@@ -34,7 +34,7 @@ from .operators import (
     read_rwlocks,
     read_semaphores,
 )
-from .scanning import scan_page
+from .scanning import MAX_SCANS, scan_page
 
 
 class Named(Protocol):
@@ -115,10 +115,17 @@ def page_followers(
     using: str, prefix: str, usage: broadcasts.BroadcastUsage, cursor: str = ""
 ) -> Page[broadcasts.Follower]:
     """The named consumers of a broadcast channel."""
+    return perform(using, read_followers(using, prefix, usage, cursor))
+
+
+def read_followers(
+    using: str, prefix: str, usage: broadcasts.BroadcastUsage, cursor: str = "", *, scans: int = MAX_SCANS
+) -> Steps[Page[broadcasts.Follower]]:
+    """As `page_followers`, with at most so many calls of SCAN, and a round trip more."""
     key = (f"{{broadcast:{encoded(usage.name)}}}:position:", "")
     read = partial(broadcasts.read_followers, using, usage)
     owner = broadcasts.followers_key(using, usage.name)
-    return perform(using, _page(using, prefix, key, read, "", cursor, owner))
+    return _page(using, prefix, key, read, "", cursor, owner, scans)
 
 
 def page_file_channels(using: str, prefix: str, text: str = "", cursor: str = "") -> Page[ListedFileChannel]:
@@ -146,11 +153,15 @@ def _page(
     text: str,
     cursor: str,
     owner: str | None = None,
+    scans: int = MAX_SCANS,
 ) -> Steps[Page[T]]:
-    """`key`: what is before and after the name in the key that each thing has; `owner`: see scan_page."""
+    """`key`: what is before and after the name in the key that each thing has; `owner`, `scans`: see
+    scan_page."""
     begin, end = f"{prefix}:{FORMAT}:{key[0]}", key[1]
     part = f"{_pattern(text)}*" if text else ""
-    found = yield from scan_page(using, f"{literal_pattern(begin)}*{part}{end}", cursor, owner=owner)
+    found = yield from scan_page(
+        using, f"{literal_pattern(begin)}*{part}{end}", cursor, owner=owner, scans=scans
+    )
     names = [text] if text and not cursor else []
     names += [unquote(one[len(begin) : len(one) - len(end)]) for one in found.keys]
     items = yield from read([name for name in dict.fromkeys(names) if _is_name(name)])

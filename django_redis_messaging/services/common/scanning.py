@@ -103,9 +103,11 @@ class Place(NamedTuple):
     cursor: int = 0
 
 
-def scan_page(using: str, pattern: str, cursor: str = "", *, owner: str | None = None) -> Steps[KeyPage]:
+def scan_page(
+    using: str, pattern: str, cursor: str = "", *, owner: str | None = None, scans: int = MAX_SCANS
+) -> Steps[KeyPage]:
     """The next matching keys, each once: about PAGE_KEYS of them if there are as many among the keys that
-    MAX_SCANS calls examine. `owner`: a key; only its primary is searched. A key that exists all the time is
+    `scans` calls examine. `owner`: a key; only its primary is searched. A key that exists all the time is
     on at least one page.
 
     Raises InvalidArgument for a cursor of other pages, or of a primary that the Cluster no longer has.
@@ -117,7 +119,7 @@ def scan_page(using: str, pattern: str, cursor: str = "", *, owner: str | None =
     list_id = f"{zlib.crc32(f'{using} {pattern}'.encode()):08x}"
     place = _parse(cursor, list_id, primaries) if cursor else Place(primaries[0])
     found, examined, count = dict[bytes, None](), 0, FIRST_COUNT
-    for _ in range(MAX_SCANS):
+    for _ in range(scans):
         key = owner or _owned_key(router, place.address)
         reply, keys = yield Scan(key, place.cursor, pattern, count)
         if found and len(found) + len(keys) > MAX_PAGE_KEYS:

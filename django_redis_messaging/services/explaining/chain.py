@@ -9,27 +9,36 @@ from ... import conf
 from ...core.encoding import name as checked
 from ...core.operations import Service, Steps, aperform, perform
 from ...errors import InvalidArgument
+from ..broadcasts import Broadcast
 from ..chats import Chat
 from ..common.things import KINDS, Thing
+from ..files import FileChannel
 from ..jobs import DeadJob, DelayQueue, Job, Paused
+from ..latches import Latch
 from ..locks import Lock
 from ..mailboxes import Mailbox
 from ..rwlocks import ReadLock, ReadWriteLock, WriteLock
 from ..semaphores import Semaphore
 from .explanation import Cause, Explanation, make
 from .jobs import explain_pause, job_subject, permit_subject, queue_subject, task_subject, timer_subject
-from .locks import lock_subject, rwlock_subject, semaphore_subject
-from .readers import chat_subject, mailbox_subject
+from .locks import latch_subject, lock_subject, rwlock_subject, semaphore_subject
+from .rates import rate_subject
+from .readers import broadcast_subject, chat_subject, files_subject, mailbox_subject
+from .schedules import periodic_subject
 from .sights import Sight, Subject, task_backends
+from .workers import worker_subject
 
 #: causes of an explanation, at most; and of one thing
 MAX_CAUSES, MAX_CAUSES_OF_ONE = 16, 5
 #: round trips of an explanation, at most; and of one thing
-MAX_TRIPS, MAX_TRIPS_OF_ONE = 10, 3
+MAX_TRIPS, MAX_TRIPS_OF_ONE = 9, 3
 #: task backends in which an id is looked up
 MAX_BACKENDS = 7
 #: kinds of things that can be explained
-EXPLAINED = ("task", "job", "queue", "timer", "lock", "rwlock", "semaphore", "permit", "chat", "mailbox")
+EXPLAINED = (
+    "task", "job", "queue", "worker", "periodic", "timer", "lock", "rwlock", "semaphore", "latch", "permit",
+    "rate", "chat", "mailbox", "broadcast", "files",
+)  # fmt: skip
 
 
 def explain(thing: object) -> Explanation:
@@ -37,13 +46,14 @@ def explain(thing: object) -> Explanation:
 
     `thing` is a Thing or its text (`"lock:nightly"`, `"task:default/0abc"`, `"job:mail/welcome-ann"`,
     `"timer:order/17"`, `"queue:default/emails"`, `"chat:42"`, …), the id of a task, or an object: a
-    TaskResult, a job of a delay queue, a Lock, ReadWriteLock, Semaphore, DelayQueue, Chat, Mailbox or Paused.
+    TaskResult, a job of a delay queue, a Lock, ReadWriteLock, Semaphore, Latch, DelayQueue, Chat, Mailbox,
+    Broadcast, FileChannel or Paused.
 
     >>> with Lock("nightly"):
     ...     [cause.code for cause in explain("lock:nightly").causes]
     ['lock_held']
 
-    It only reads, at most 10 times, and lists at most 16 causes. They name holders, workers, moments and
+    It only reads, at most 9 times, and lists at most 16 causes. They name holders, workers, moments and
     classes of exceptions, but no arguments, payloads or messages. What it read at different moments may not
     fit together: it is a description, nothing to base a decision of a program on.
 
@@ -178,6 +188,10 @@ def subject_of(thing: Thing, using: str | None = None) -> Subject:
             return task_subject(thing)
         case "permit":
             return permit_subject(thing)
+        case "periodic":
+            return periodic_subject(thing)
+        case "worker":
+            return worker_subject(thing)
     return _SUBJECTS[thing.kind](thing, using)
 
 
@@ -189,8 +203,12 @@ _SUBJECTS: dict[str, Callable[[Thing, str], Subject]] = {
     "lock": lock_subject,
     "rwlock": rwlock_subject,
     "semaphore": semaphore_subject,
+    "latch": latch_subject,
+    "rate": rate_subject,
     "chat": chat_subject,
     "mailbox": mailbox_subject,
+    "broadcast": broadcast_subject,
+    "files": files_subject,
 }
 
 
@@ -219,12 +237,18 @@ def _of_service(service: Service) -> Subject:
             return rwlock_subject(Thing("rwlock", service.name), using)
         case Semaphore():
             return semaphore_subject(Thing("semaphore", service.name), using)
+        case Latch():
+            return latch_subject(Thing("latch", service.name), using)
         case DelayQueue():
             return queue_subject(Thing("queue", service.name), using)
         case Chat():
             return chat_subject(Thing("chat", service.id), using)
         case Mailbox():
             return mailbox_subject(Thing("mailbox", service.user), using)
+        case Broadcast():
+            return broadcast_subject(Thing("broadcast", service.channel), using)
+        case FileChannel():
+            return files_subject(Thing("files", service.channel), using)
     raise InvalidArgument(
         f"A {type(service).__name__} can't be explained: pass one of {', '.join(EXPLAINED)}."
     )

@@ -45,6 +45,8 @@ _RELEASE = _("The holder releases it, or its lease ends at %(lease_until)s.")
 _RELEASE_ONLY = _("The holder releases it. It has no lease: if the holder is gone, release it yourself.")
 _RETURN = _("Its lease ends at %(lease_until)s; then another worker can claim it.")
 _WORKERS = _("A worker that serves this queue is started.")
+_EVENTS = _("The consumer handles them; or a week after it has ended, its position expires.")
+_CONSUMER = _("A process consumes under this name, or the consumer is released.")
 
 #: code → wordings; the first one whose parameters are there counts
 WORDINGS: dict[str, Sequence[Wording]] = {
@@ -105,7 +107,12 @@ WORDINGS: dict[str, Sequence[Wording]] = {
         Wording(
             _("the rate %(rate)s, of which %(thing)s needs a token, is used up: %(count)s per %(period)s"),
             _("The next token is free at %(until)s."),
-        )
+            ("rate",),
+        ),
+        Wording(
+            _("%(thing)s is used up: %(count)s per %(period)s"),
+            _("The next use is allowed at %(until)s."),
+        ),
     ],
     "no_worker": [Wording(_("no live worker serves %(thing)s"), _WORKERS)],
     "no_listener": [
@@ -179,6 +186,43 @@ WORDINGS: dict[str, Sequence[Wording]] = {
     "succeeded": [Wording(_("%(thing)s succeeded at %(since)s"))],
     "cancelled": [Wording(_("%(thing)s was cancelled at %(since)s"))],
     "expired": [Wording(_("%(thing)s expired at %(since)s, before it was started"))],
+    # of a periodic task
+    "overdue": [
+        Wording(
+            _("%(thing)s was due at %(since)s and has not been enqueued"),
+            _("A poller enqueues a call, unless the queue is full or the schedule leaves missed times out."),
+        )
+    ],
+    "no_poller": [
+        Wording(
+            _("no poller has looked at %(thing)s since %(since)s"), _("A poller is started."), ("since",)
+        ),
+        Wording(_("no poller has looked at %(thing)s yet"), _("A poller is started.")),
+    ],
+    "schedule_paused": [
+        Wording(_("%(thing)s has been paused since %(since)s"), _("The schedule is resumed."))
+    ],
+    "schedule_broken": [
+        Wording(
+            _("%(thing)s can't be enqueued: this code doesn't know %(task)s, or can't read the schedule"),
+            _("The task is defined, or the schedule is changed or removed."),
+        )
+    ],
+    "latest_call": [Wording(_("the latest call of %(thing)s, that of %(occurrence)s, is not done"))],
+    # of a worker
+    "worker_idle": [Wording(_("%(thing)s is running nothing"))],
+    "not_consuming": [
+        Wording(
+            _("%(thing)s is running nothing, and has asked for no jobs since its heartbeat before"),
+            _("It asks again, or is restarted."),
+        )
+    ],
+    "worker_silent": [
+        Wording(
+            _("%(thing)s has sent no heartbeat since %(since)s"),
+            _("Another worker claims its jobs when their leases end."),
+        )
+    ],
     # of locks and permits
     "lock_held": [
         Wording(
@@ -216,6 +260,22 @@ WORDINGS: dict[str, Sequence[Wording]] = {
     "permits_free": [
         Wording(_("%(thing)s has free permits: %(held)s of %(limit)s are held"), needs=("limit",)),
         Wording(_("%(thing)s is held by %(held)s")),
+    ],
+    # of latches and rate limits
+    "latch_closed": [
+        Wording(
+            _("%(thing)s is closed: %(remaining)s of %(count)s events are missing"),
+            _("They are counted. Without any, it expires at %(expires_at)s."),
+        )
+    ],
+    "latch_open": [Wording(_("%(thing)s is open: all of its %(count)s events were counted"))],
+    "rate_free": [
+        Wording(_("%(thing)s is free: %(left)s of %(count)s per %(period)s are left"), needs=("left",)),
+        Wording(_("%(thing)s is free: none of its uses count any more")),
+    ],
+    "rate_unknown": [
+        Wording(_("this process doesn't know the limit of %(thing)s: %(used)s uses count"), needs=("used",)),
+        Wording(_("this process doesn't know the limit of %(thing)s, and finds no uses")),
     ],
     # of a queue
     "workers_busy": [
@@ -269,6 +329,60 @@ WORDINGS: dict[str, Sequence[Wording]] = {
             _("%(unread)s mails of %(thing)s are unread; it was never fetched"),
             _("The user fetches and reads them."),
         ),
+    ],
+    "events_unread": [
+        Wording(
+            _(
+                "the consumer %(consumer)s has not handled %(events)s events of %(thing)s, of which %(kept)s "
+                "are kept; its latest one was published at %(since)s"
+            ),
+            _EVENTS,
+            ("since",),
+        ),
+        Wording(
+            _(
+                "the consumer %(consumer)s has handled none of the %(events)s events of %(thing)s, of which "
+                "%(kept)s are kept"
+            ),
+            _EVENTS,
+        ),
+    ],
+    "search_ended": [
+        Wording(
+            _("%(thing)s may have further consumers: the search for them ended before its end"),
+            _("Its page in the console searches further."),
+        )
+    ],
+    "files_unread": [
+        Wording(
+            _(
+                "the consumer %(consumer)s has not acked %(files)s files of %(thing)s, the first of them of "
+                "%(since)s; its lease is held by %(holder)s"
+            ),
+            _("It acks them."),
+            ("holder",),
+        ),
+        Wording(
+            _(
+                "the consumer %(consumer)s has not acked %(files)s files of %(thing)s, the first of them of "
+                "%(since)s; nobody holds its lease, and it was seen last at %(seen_at)s"
+            ),
+            _CONSUMER,
+            ("seen_at",),
+        ),
+        Wording(
+            _(
+                "the consumer %(consumer)s has not acked %(files)s files of %(thing)s, the first of them of "
+                "%(since)s; nobody holds its lease, and it was never seen"
+            ),
+            _CONSUMER,
+        ),
+    ],
+    "consumers_missing": [
+        Wording(
+            _("%(thing)s keeps its files for consumers that have not come yet: %(consumers)s"),
+            _("They come, or their places are released."),
+        )
     ],
     "all_read": [Wording(_("nothing of %(thing)s is unread"))],
     # of the chain

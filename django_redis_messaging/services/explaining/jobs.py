@@ -143,14 +143,18 @@ def _read_job(slot: Slot, thing: Thing, queue: str, unique: str = "") -> Steps[S
 
 
 def _fetch(slot: Slot, job_id: str, queue: str, unique: str) -> Steps[Stored | None]:
-    engine = slot.engine
+    reply = yield job_script(slot.engine, job_id, queue, unique)
+    return parse_job(reply) if reply else None
+
+
+def job_script(engine: Engine, job_id: str, queue: str, unique: str = "") -> Script:
+    """The step that reads a job, which most likely is in this queue."""
     keys = [*engine.keys.queue(queue).with_records, engine.keys.workers]
     words = (job_id, unique, engine.result_age(), HEARTBEAT_TIMEOUT, MAX_HOLDERS)
-    reply = yield Script("explaining/job", keys, words)
-    return _parse(reply) if reply else None
+    return Script("explaining/job", keys, words)
 
 
-def _parse(reply: Sequence[Any]) -> Stored:
+def parse_job(reply: Sequence[Any]) -> Stored:
     now, job_id, state, head, failure, lease_end, before, queue_pause, task_pause = reply[:9]
     need, held, limit, token, workers, idle, running, rate, is_alive, *holders = reply[9:]
     return Stored(
@@ -200,12 +204,18 @@ def _not_due(thing: Thing, stored: Stored) -> list[Cause]:
 
 
 def _pauses(thing: Thing, queue: Thing, state: State, stored: Stored) -> list[Cause]:
+    return pauses(thing, queue, state.field("task"), stored.queue_pause, stored.task_pause)
+
+
+def pauses(
+    thing: Thing, queue: Thing, task: str, queue_pause: bytes | None, task_pause: bytes | None
+) -> list[Cause]:
+    """The causes of the pauses of a queue, and of a task, whose name is encoded."""
     causes = []
-    if stored.queue_pause:
-        causes.append(explain_pause(_parse_pause(b"queue:x", stored.queue_pause), queue))
-    if stored.task_pause:
-        name = state.field("task").encode()
-        causes.append(explain_pause(_parse_pause(b"task:" + name, stored.task_pause), thing))
+    if queue_pause:
+        causes.append(explain_pause(_parse_pause(b"queue:x", queue_pause), queue))
+    if task_pause:
+        causes.append(explain_pause(_parse_pause(b"task:" + task.encode(), task_pause), thing))
     return causes
 
 

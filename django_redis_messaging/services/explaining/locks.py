@@ -1,4 +1,4 @@
-"""Who holds a lock, a read-write lock or a semaphore."""
+"""Who holds a lock, a read-write lock or a semaphore, and what a latch lacks."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 
 from ...core.encoding import current_prefix
-from ...core.operations import Script, Steps
+from ...core.operations import Clock, Command, Script, Steps
+from ..common.arguments import to_datetime
 from ..common.leases import task_of_token
 from ..common.things import Thing
+from ..latches.latch import LatchKeys, info_command
+from ..latches.latch import parse_info as parse_latch_info
 from ..locks.lock import LockInfo, LockKeys, checked_lock_key, lock_key, parse_info
 from ..rwlocks.rwlock import ReadWriteLockKeys, info_script
 from ..rwlocks.rwlock import parse_info as parse_rwlock_info
@@ -36,6 +39,11 @@ def rwlock_subject(thing: Thing, using: str) -> Subject:
 def semaphore_subject(thing: Thing, using: str) -> Subject:
     """A semaphore."""
     return Subject(thing, using, partial(_read_semaphore, thing))
+
+
+def latch_subject(thing: Thing, using: str) -> Subject:
+    """A latch."""
+    return Subject(thing, using, partial(_read_latch, thing))
 
 
 def lock_info(name: str, key: str | None = None) -> Steps[LockInfo]:
@@ -100,6 +108,21 @@ def _read_semaphore(thing: Thing) -> Steps[Sight]:
         "permits_held", thing, holder=holder, holders=tokens, held=count, limit=limit, waiting=waiting
     )
     return Sight([cause], task)
+
+
+def _read_latch(thing: Thing) -> Steps[Sight]:
+    keys = LatchKeys(current_prefix(), thing.name)
+    clock, reply, ttl = yield [
+        Clock(keys.state),
+        info_command(keys),
+        Command("PTTL", keys.state, reads=True),
+    ]
+    info = parse_latch_info(reply)
+    if info is None:
+        return Sight([make("unknown", thing)], exists=False)
+    expires_at = to_datetime(Clock.milliseconds(clock) + max(ttl, 0))
+    code = "latch_closed" if info.remaining else "latch_open"
+    return Sight([make(code, thing, count=info.count, remaining=info.remaining, expires_at=expires_at)])
 
 
 def _tasks(tokens: Sequence[str]) -> Iterator[Thing]:

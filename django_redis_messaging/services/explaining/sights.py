@@ -52,10 +52,15 @@ class Backend(Protocol):
         ...
 
 
+def ask(hook: str, *args: object) -> Any:
+    """Call what is in a layer above this one, see MessagingConfig; None if the app is not installed."""
+    found = getattr(apps.app_configs.get("django_redis_messaging"), hook, None)
+    return None if found is None else found(*args)
+
+
 def task_backends() -> Mapping[str, Backend]:
-    """The task backends of this app, by alias. They are in a layer above this one: see MessagingConfig."""
-    hook = getattr(apps.app_configs.get("django_redis_messaging"), "backends_hook", None)
-    return {} if hook is None else cast(Mapping[str, Any], hook())
+    """The task backends of this app, by alias."""
+    return cast(Mapping[str, Any], ask("backends_hook") or {})
 
 
 def task_backend(alias: str) -> Backend:

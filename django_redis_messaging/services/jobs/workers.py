@@ -26,6 +26,9 @@ class LeasedTo:
     queue: str
     #: dotted name of its task; empty: it is not the call of a task
     task: str
+    #: the number of this attempt, and how many there may be
+    attempt: int
+    max_attempts: int
     #: start of this attempt
     since: datetime
     #: when its lease ends, unless the worker extends it
@@ -58,8 +61,11 @@ class WorkerInfo:
     jobs: list[LeasedTo]
 
 
-def read_workers(engine: Engine, queues: Sequence[str]) -> Steps[list[WorkerInfo]]:
-    """The live workers by their ids, in one round trip."""
+def read_workers(
+    engine: Engine, queues: Sequence[str], *, max_silence: float = HEARTBEAT_TIMEOUT
+) -> Steps[list[WorkerInfo]]:
+    """The live workers by their ids, in one round trip. `max_silence`: ms since their heartbeats; silent ones
+    are stored until another worker sends a heartbeat."""
     names, key = queues[:MAX_QUEUES], engine.keys.workers
     calls: list[Command | Script] = [
         engine.list_call(name, "leased", ("", ""), MAX_RUNNING, excerpt=0, filters=_NO_FILTERS)
@@ -72,7 +78,7 @@ def read_workers(engine: Engine, queues: Sequence[str]) -> Steps[list[WorkerInfo
             _add(running, name, job)
     now = Clock.milliseconds(clock)
     found = [_worker(worker.decode(), line.decode(), now, running) for worker, line in batched(flat, 2)]
-    return sorted((one for one in found if one.silent * 1000 <= HEARTBEAT_TIMEOUT), key=lambda one: one.id)
+    return sorted((one for one in found if one.silent * 1000 <= max_silence), key=lambda one: one.id)
 
 
 def _add(running: dict[str, list[LeasedTo]], queue: str, job: Sequence[Any]) -> None:
@@ -83,6 +89,8 @@ def _add(running: dict[str, list[LeasedTo]], queue: str, job: Sequence[Any]) -> 
         id=job_id.decode(),
         queue=queue,
         task=unquote(state.field("task")),
+        attempt=state.attempts,
+        max_attempts=state.max_attempts,
         since=to_datetime(state.last),
         lease_ends_at=to_datetime(lease_ends),
         is_cancelling=state.cancel,

@@ -139,18 +139,32 @@ def read_rate(
     return perform(using, _read_rate(using, prefix, known, name, key))
 
 
-def _read_rate(
+def is_known(known: Mapping[str, RateLimit], name: str) -> bool:
+    """Whether a limit is one of these, or one of the app's own."""
+    return name in known or (name.startswith(OWN) and name.removeprefix(OWN) in RATES)
+
+
+def read_use(
     using: str, prefix: str, known: Mapping[str, RateLimit], name: str, key: str
 ) -> Steps[RateUse | None]:
+    """As `read_rate`, in one round trip: keys are not searched. `known`: limits by their names."""
     periods = {longest_period(known[name])} if name in known else {0}
     own = [rate_key(prefix, key, name.removeprefix(OWN))] if name.startswith(OWN) else []
     keys = [RateKeys(prefix, checked(name, "name"), checked(key, "key"), one) for one in periods]
     found = [_Found(name, key, one) for one in (keys[0].level, *(one.uses for one in keys), *own)]
     uses = yield from _read_uses(using, known, found)
-    if not uses and name not in known and not own:
-        search = _search(prefix, name, key, own=False)
-        page = yield from scan_page(using, search.pattern, owner=keys[0].level)
-        uses = yield from _read_uses(using, known, [*filter(None, map(search.parse, page.keys))])
+    return uses[0] if uses else None
+
+
+def _read_rate(
+    using: str, prefix: str, known: Mapping[str, RateLimit], name: str, key: str
+) -> Steps[RateUse | None]:
+    use = yield from read_use(using, prefix, known, name, key)
+    if use is not None or name in known or name.startswith(OWN):
+        return use
+    search = _search(prefix, name, key, own=False)
+    page = yield from scan_page(using, search.pattern, owner=RateKeys(prefix, name, key, 0).level)
+    uses = yield from _read_uses(using, known, [*filter(None, map(search.parse, page.keys))])
     return uses[0] if uses else None
 
 
