@@ -38,6 +38,7 @@ from . import access
 from .contents import masked
 from .listing import NOT_FOUND, FactsPage, ListPage, client, user_cell
 from .tables import Cell, Row, Table, Value, to_cell
+from .why import explained
 
 #: messages or mails that a page shows to users who may read them, and characters of each
 MAX_MESSAGES, MAX_TEXT = 20, 500
@@ -366,9 +367,9 @@ class BroadcastPage(FactsPage):
         following = page.cursor and self.url("broadcast", thing=str(self.thing), cursor=page.cursor)
         return Table(
             _("Named consumers"),
-            [_("Consumer"), _("Event handled last"), _("Events behind")],
+            [_("Consumer"), _("Event handled last"), _("Published"), _("Events behind")],
             sorted(page.items, key=lambda one: (-one.behind, one.name)),
-            lambda one: Row([one.name, Cell(str(one.read_id), is_number=True), one.behind]),
+            lambda one: Row([one.name, Cell(str(one.read_id), is_number=True), one.read_at, one.behind]),
             _("Nothing on this page of the search.") if following else _("There are no named consumers."),
             next_url=following,
         )
@@ -395,7 +396,7 @@ class FilesPage(FactsPage):
             (_("Expected consumers"), to_cell(stats.open_places)),
         ]
         consumers = sorted(stats.consumers, key=lambda one: (-one.waiting, one.name))[:MAX_CONSUMERS]
-        return self.described(facts, [self.consumers(consumers)])
+        return self.described(facts, [self.consumers(consumers)], **explained(self, self.thing))
 
     def consumers(self, consumers: Sequence[ConsumerStats]) -> Table:
         """The consumers, each with the process that has its lease."""

@@ -40,6 +40,7 @@ from ..web.problems import Answer, Problem
 from .base import ChangePage, ConsolePage, Question
 from .listing import NOT_FOUND, FactsPage, ListPage, client
 from .tables import Action, Cell, Row, Table, Value, duration, to_cell
+from .why import explained
 
 #: keys in Redis after which the search for a key to reset ends
 MAX_KEYS = 10_000
@@ -153,7 +154,8 @@ class RatePage(FactsPage):
             (_("Free again in"), to_cell(None if free is None else timedelta(seconds=free))),
             (_("All free in"), to_cell(None if all_free is None else timedelta(seconds=all_free))),
         ]
-        return self.described(facts, actions=self.button("reset", _("Reset"), thing))
+        actions = self.button("reset", _("Reset"), thing)
+        return self.described(facts, actions=actions, **explained(self, thing))
 
 
 class ResetLimit(ChangePage):
@@ -320,6 +322,7 @@ class LockPage(FactsPage):
             facts,
             [waiting_table([(token, None) for token in info.waiters[:MAX_LISTED]])],
             actions=release_button(self, thing, info.holder),
+            **explained(self, thing),
         )
 
 
@@ -373,7 +376,8 @@ class ReadWriteLockPage(FactsPage):
 
         columns = [_("Holder"), _("Held since"), _("Lease left")]
         holders = Table(_("Holders"), columns, info.holders, row, _("Nobody holds it."))
-        return self.described(facts, [holders, rwlock_queue(waiting)])
+        tables = [holders, rwlock_queue(waiting)]
+        return self.described(facts, tables, **explained(self, self.thing))
 
 
 def rwlock_queue(waiting: Sequence[ReadWriteLockWaiter]) -> Table:
@@ -416,7 +420,8 @@ class SemaphorePage(FactsPage):
             Table(_("Holders"), columns, holders, row, _("No permit is held.")),
             waiting_table([(one.token, one.since) for one in waiting]),
         ]
-        return self.described(facts, tables, field=self.limit_field(info.limit))
+        field = self.limit_field(info.limit)
+        return self.described(facts, tables, field=field, **explained(self, thing))
 
     def limit_field(self, limit: int) -> dict[str, Any]:
         """The form for another limit; nothing if the user may not set it."""
@@ -501,7 +506,7 @@ class LatchPage(FactsPage):
             (_("Missing"), to_cell(info.remaining)),
             (_("Round"), Cell(str(info.round))),
         ]
-        return self.described(facts)
+        return self.described(facts, **explained(self, self.thing))
 
 
 class Release(ChangePage):

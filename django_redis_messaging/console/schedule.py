@@ -177,6 +177,7 @@ class PeriodicPage(ThingPage):
             "actions": schedule_actions(self, one),
             "may_read": self.may_read(self.thing),
             "contents": contents,
+            **explained(self, self.thing),
         }
         return self.page(context)
 

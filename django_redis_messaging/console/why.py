@@ -13,7 +13,7 @@ from .words import kind_of
 
 def explained(page: ConsolePage, thing: Thing) -> dict[str, Any]:
     """What the template _why.html shows: the explanation, and its causes with links to their things. At most
-    10 round trips."""
+    9 round trips."""
     found = explain(thing)
     # a thing before those whose text begins like its own
     things = sorted({cause.thing for cause in found.causes}, key=str, reverse=True)

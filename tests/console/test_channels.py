@@ -12,6 +12,7 @@ from pytest_django import Settings
 
 from django_redis_messaging import Broadcast, Chat, Choices, Directory, FileChannel, Mailbox, conf
 from django_redis_messaging.console.access import Console
+from django_redis_messaging.console.tables import to_cell
 from django_redis_messaging.core.operations import perform
 from django_redis_messaging.services.chats.usage import Reader, read_usage
 from django_redis_messaging.services.common.things import Thing
@@ -263,7 +264,9 @@ class TestChannels:
             ["prices", "5"],
         ]
         shown = text(boss, "broadcast", thing="broadcast:prices")
-        assert rows(shown) == [["shop", "0", "5"], ["site", "5", "0"]]
+        (name, *_, behind), site = rows(shown)
+        assert (name, behind) == ("shop", "5") and site[0::3] == ["site", "0"]
+        assert site[1] == "5" and site[2] == to_cell(channel.fetch().events[-1].published_at).text
         assert facts(shown)["Events"] == "5" and "price&quot;" not in shown
 
     def test_a_file_channel_and_its_consumers(self, boss: Client, tmp_path: Path) -> None:
@@ -275,7 +278,9 @@ class TestChannels:
             for file in channel.consume("slow"):
                 file.ack()
                 break
-            shown = rows(text(boss, "files", thing="files:logs"))
+            page = text(boss, "files", thing="files:logs")
+            shown = rows(page)
+            assert "The consumer slow has not acked 2 files of file channel logs" in page
         assert [row[:2] for row in shown] == [["fast", "3"], ["slow", "2"]]
         assert "process" in shown[0][3] and shown[1][3] == ""
         [row] = rows(text(boss, "channels", kind="files"))

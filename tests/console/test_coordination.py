@@ -7,7 +7,7 @@ import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from html import escape
+from html import escape, unescape
 from typing import Any
 from unittest import mock
 from urllib.parse import quote
@@ -36,7 +36,8 @@ from django_redis_messaging.services.files.keys import lease_key
 from django_redis_messaging.services.listening.listener import DispatchLock
 from django_redis_messaging.services.rates.user_rates import UserRate
 
-from ..explaining.site import lock_inside
+from ..explaining.site import Site, build_chain, inside, lock_inside
+from ..support.round_trips import round_trips
 from ..support.server import change, no_server, server, until
 from .conftest import Sign
 from .pages import HOSTILE, SHOWN, ask, changes, confirm, facts, fields, get, names, rows, text, url
@@ -374,6 +375,35 @@ class TestLocks:
         assert facts(text(boss, "latch", thing="latch:import"))["State"] == "closed"
         latch.count_down()
         assert facts(text(boss, "latch", thing="latch:import"))["State"] == "open"
+
+
+def why(client: Client, thing: Thing) -> str:
+    """What the page of a thing says about why one waits for it."""
+    found = text(client, thing.kind, thing=thing).partition('id="drm-why"')[2].partition("</section>")[0]
+    return " ".join(unescape(found).split())
+
+
+class TestWhy:
+    def test_pages_say_what_one_waits_for(self, boss: Client) -> None:
+        lock_inside("0abc", "nightly")
+        ReadWriteLock("catalogue", timeout=60).write.acquire()
+        Latch("import", 3).count_down()
+        limit = RateLimit("login", "1/h")
+        limit.take("ann")
+        nightly = why(boss, Thing("lock", "nightly"))
+        assert "has been held by" in nightly and "Nothing is stored of task 0abc" in nightly
+        assert f"{url('task')}?thing=task%3Adefault%2F0abc" in nightly
+        assert "Read-write lock catalogue is held by" in why(boss, Thing("rwlock", "catalogue"))
+        assert "Latch import is closed: 2 of 3 events are missing" in why(boss, Thing("latch", "import"))
+        login = why(boss, Thing("rate", "ann", "login"))
+        assert "Rate limit ann is used up: 1 per 60 min" in login and "The next use is allowed at" in login
+
+    def test_a_long_chain_takes_few_round_trips(self, boss: Client) -> None:
+        inside("t0", Semaphore("printer", 1, timeout=3600).acquire)
+        build_chain(Site())
+        thing = Thing("semaphore", "printer")
+        assert "The chain goes on with task" in why(boss, thing)
+        assert round_trips(lambda: get(boss, "semaphore", thing=thing)) <= 12
 
 
 def test_pages_of_one_thing_refuse_other_kinds(boss: Client) -> None:
