@@ -150,31 +150,50 @@ def missing_listener(state: State) -> Iterator[Trouble]:
 
 
 def memory(state: State) -> Iterator[Trouble]:
-    """Servers that are nearly full, or have removed keys."""
-    for (_alias, address), info in state.servers.items():
+    """Servers that are nearly full."""
+    for (alias, address), info in state.servers.items():
         used, limit = int(info.get("used_memory", 0)), int(info.get("maxmemory", 0))
         if limit and used > MAX_MEMORY * limit:
             yield Trouble(
                 _("The server %(server)s uses %(percent)s %% of its memory.")
-                % {"server": address or _alias, "percent": round(100 * used / limit)},
+                % {"server": address or alias, "percent": round(100 * used / limit)},
                 _("Raise maxmemory, or remove data: when it is full, nothing new is stored."),
             )
-        if int(info.get("evicted_keys", 0)):
-            yield Trouble(
-                _("The server %(server)s has evicted %(number)s keys.")
-                % {"server": address or _alias, "number": info["evicted_keys"]},
-                _("Data was lost. Set maxmemory-policy to noeviction, or use another server for caches."),
+
+
+def evictions(state: State) -> Iterator[Trouble]:
+    """Servers that have removed keys in the last hour; without a history, since they were started."""
+    for (alias, address), info in state.servers.items():
+        lately = state.evicted.get((alias, address))
+        number = int(info.get("evicted_keys", 0)) if lately is None else lately
+        if not number:
+            continue
+        if lately is None:
+            text = ngettext(
+                "The server %(server)s has evicted %(number)s key since it was started.",
+                "The server %(server)s has evicted %(number)s keys since it was started.",
+                number,
             )
+        else:
+            text = ngettext(
+                "The server %(server)s has evicted %(number)s key in the last hour.",
+                "The server %(server)s has evicted %(number)s keys in the last hour.",
+                number,
+            )
+        yield Trouble(
+            text % {"server": address or alias, "number": number},
+            _("Data was lost. Set maxmemory-policy to noeviction, or use another server for caches."),
+        )
 
 
 def persistence(state: State) -> Iterator[Trouble]:
     """Servers that could not store their data, or have lost their replicas or primary."""
-    for (_alias, address), info in state.servers.items():
+    for (alias, address), info in state.servers.items():
         for name in ("rdb_last_bgsave_status", "aof_last_write_status", "aof_last_bgrewrite_status"):
             if info.get(name, "ok") != "ok":
                 yield Trouble(
                     _("The server %(server)s could not store its data: %(field)s.")
-                    % {"server": address or _alias, "field": name},
+                    % {"server": address or alias, "field": name},
                     _("See its log; often its disk is full."),
                 )
 
@@ -216,6 +235,7 @@ CHECKS: tuple[Callable[[State], Iterator[Trouble]], ...] = (
     lost_workers,
     old_jobs,
     memory,
+    evictions,
     persistence,
     dead_jobs,
     slow_scripts,

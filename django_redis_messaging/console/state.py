@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from django.core.checks import CheckMessage
@@ -14,13 +15,14 @@ from ..checks.servers import ServerInfo, check_flags, read_infos
 from ..core.commands import Clock, Command
 from ..core.encoding import current_prefix
 from ..core.operations import Steps, perform
+from ..core.topology import STANDALONE
 from ..errors import MessagingError
 from ..services.common.arguments import to_datetime
 from ..services.common.catalogue import Catalogue, Counts
 from ..services.common.operators import Consumer, consumer_calls, parse_consumers
 from ..services.expiries.timers import TimerEngine
 from ..services.history.gauges import QueueGauges, ServerGauges, Snapshot
-from ..services.history.history import History
+from ..services.history.history import MAX_READ, History
 from ..services.jobs.engine import Paused, parse_paused
 
 if TYPE_CHECKING:
@@ -74,6 +76,8 @@ class State:
     servers: Mapping[tuple[str, str], ServerInfo]
     slow: Sequence[SlowCall]
     counts: Counts
+    #: of the same servers, keys that were evicted in the last hour; missing: there is no history of it
+    evicted: Mapping[tuple[str, str], int] = field(default_factory=dict)
     #: texts of errors: parts that can't be read
     errors: Sequence[str] = field(default_factory=list)
     #: records that the history has not kept, since it has as many series as it may
@@ -87,11 +91,15 @@ def read_state() -> State:
     main = conf.alias()
     snapshots: dict[str, Snapshot] = {main: read_snapshot(main)}
     servers: dict[tuple[str, str], ServerInfo] = {}
+    evicted: dict[tuple[str, str], int] = {}
     errors = []
     for alias in surveys.aliases():
         try:
             snapshots[alias] = snapshots.get(alias) or read_snapshot(alias)
-            servers |= {(alias, address): info for address, info in read_infos(alias).items()}
+            infos = read_infos(alias)
+            servers |= {(alias, address): info for address, info in infos.items()}
+            found = count_evicted(alias, infos, snapshots[alias].servers)
+            evicted |= {(alias, address): number for address, number in found.items()}
         except MessagingError as error:  # the others are shown all the same
             errors.append(str(error))
     return State(
@@ -102,6 +110,7 @@ def read_state() -> State:
         servers,
         read_slow(main),
         Catalogue().count(),
+        evicted,
         errors,
         History().refused(),
         check_flags(),
@@ -116,6 +125,33 @@ def read_snapshot(using: str) -> Snapshot:
         queues = history.refresh().queues
         return snapshot._replace(queues=queues)
     return snapshot
+
+
+def count_evicted(
+    using: str, infos: Mapping[str, ServerInfo], recorded: Sequence[ServerGauges]
+) -> dict[str, int]:
+    """By address, how many keys the servers of an alias have evicted in the last hour, by their history. One
+    round trip, and none if no key was evicted since they were started."""
+    addresses = {
+        address or STANDALONE.id: address
+        for address, info in infos.items()
+        if int(info.get("evicted_keys", 0))
+    }
+    series = [one.series for one in recorded if one.series.name in addresses]
+    lines = History(using=using).lines(series[:MAX_READ], columns=("evicted",))
+    numbers = {
+        line.series.name: [int(point.values["evicted"] or 0) for point in line.points] for line in lines
+    }
+    return {addresses[name]: increase(found) for name, found in numbers.items() if found}
+
+
+def increase(numbers: Sequence[int]) -> int:
+    """By how much a count has grown that begins anew when its server is restarted.
+
+    >>> increase([5, 7, 7, 2]), increase([5])
+    (4, 0)
+    """
+    return sum(after - before if after >= before else after for before, after in pairwise(numbers))
 
 
 def read_attendance(aliases: Sequence[str]) -> Attendance:

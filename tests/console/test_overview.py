@@ -15,13 +15,19 @@ from django.urls import reverse
 from pytest_django import Settings
 
 from django_redis_messaging import DelayQueue, Expiry, Lock, conf
+from django_redis_messaging.checks.servers import ServerInfo
 from django_redis_messaging.console import problems, state
 from django_redis_messaging.console.problems import find_troubles
 from django_redis_messaging.console.state import Attendance, SlowCall, State
 from django_redis_messaging.core.operations import perform
 from django_redis_messaging.services.common.catalogue import MARKERS, Catalogue, Counts
 from django_redis_messaging.services.common.operators import Consumer
-from django_redis_messaging.services.history.gauges import QueueGauges, record_gauges, store_snapshot
+from django_redis_messaging.services.history.gauges import (
+    QueueGauges,
+    read_servers,
+    record_gauges,
+    store_snapshot,
+)
 from django_redis_messaging.services.history.history import History
 from django_redis_messaging.services.history.keys import HistoryKeys, Series
 from django_redis_messaging.services.history.recording import Counts as Recorded
@@ -110,7 +116,13 @@ WRONG = {
     ),
     "dead": (wrong(queues=[queue(dead=2)]), "2 jobs of emails have failed", "retry"),
     "memory": (with_info(used_memory="91", maxmemory="100"), "uses 91 % of its memory", "maxmemory"),
-    "evicted": (with_info(evicted_keys="7"), "has evicted 7 keys", "noeviction"),
+    "evicted lately": (
+        replace(with_info(evicted_keys="7"), evicted={("messaging", ""): 1}),
+        "The server messaging has evicted 1 key in the last hour.", "noeviction",
+    ),
+    "evicted at some time": (
+        with_info(evicted_keys="7"), "has evicted 7 keys since it was started.", "noeviction",
+    ),
     "disk": (with_info(aof_last_write_status="err"), "could not store its data", "disk"),
     "slow": (
         wrong(slow=[SlowCall(NOW - timedelta(minutes=5), 12_300)]),
@@ -132,11 +144,12 @@ class TestTroubles:
     @pytest.mark.one_server
     def test_nothing_is_wrong(self, settings: Settings) -> None:
         there = attendance(workers={"default": [ALIVE]}, paused={"default": [paused("reports")]})
-        info = {"used_memory": "89", "maxmemory": "100", "evicted_keys": "0"}
+        info = {"used_memory": "89", "maxmemory": "100", "evicted_keys": "7"}
         calm = wrong(
             queues=[queue(ready=5, oldest_age=59.0), queue("reports", **OLD)],
             attendance=there,
             servers={("messaging", ""): info},
+            evicted={("messaging", ""): 0},
             slow=[SlowCall(NOW - timedelta(hours=2), 9000)],
         )
         assert find_troubles(calm) == []
@@ -185,6 +198,16 @@ class TestPage:
         perform(messaging_alias, record_gauges(messaging_alias, conf.prefix()))
         History().refresh()
         assert state.read_state().age < problems.MAX_READY
+
+    @pytest.mark.one_server
+    def test_evicted_keys_are_counted_in_the_history(self, messaging_alias: str) -> None:
+        evicting: dict[str, ServerInfo] = {"": {"evicted_keys": "9"}}
+        [recorded] = read_servers(messaging_alias)
+        assert state.count_evicted(messaging_alias, evicting, [recorded]) == {}  # nothing is recorded yet
+        # restarted before the last slot
+        add_slots(HistoryKeys(conf.prefix()), recorded.series, [{"evicted": one} for one in (5, 7, 7, 2)])
+        assert state.count_evicted(messaging_alias, evicting, [recorded]) == {"": 4}
+        assert state.count_evicted(messaging_alias, {"": {"evicted_keys": "0"}}, [recorded]) == {}
 
     @pytest.mark.one_server
     def test_tasks_at_other_servers(self, boss: Client, settings: Settings) -> None:
