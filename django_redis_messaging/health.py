@@ -76,4 +76,4 @@ class Consuming(HealthCheck):  # type: ignore[misc]
         from .tasks.occurrences import unpolled
 
         for one in unpolled():
-            yield f"No poller has enqueued the periodic tasks of {one.alias!r} for {one.silent:.0f} s."
+            yield f"No poller has enqueued the periodic tasks of {one.alias!r} {one.since}."

@@ -280,44 +280,48 @@ class Unpolled(NamedTuple):
     alias: str
     #: the name of one of its schedules
     schedule: str
-    #: seconds since a poller looked at them
-    silent: float
+    #: seconds since a poller looked at them; None: none ever has
+    silent: float | None
+
+    @property
+    def since(self) -> str:
+        """For how long it has had no poller, as the end of a sentence."""
+        return "yet" if self.silent is None else f"for {self.silent:.0f} s"
 
 
 def unpolled() -> Iterator[Unpolled]:
-    """The backends with schedules that no poller has looked at for two minutes. Imports the tasks of all
-    apps."""
+    """The backends with schedules that no poller has looked at for two minutes, or ever. Imports the tasks of
+    all apps; reads only."""
     discover()
     for backend in our_backends():
         if found := [one for one in backend.schedules.all() if one.paused_at is None]:
-            silent = perform(backend.using, silence(backend))
-            if silent * 1000 > HEARTBEAT_TIMEOUT:
+            silent = perform(backend.using, silence(backend, found))
+            if silent is None or silent * 1000 > HEARTBEAT_TIMEOUT:
                 yield Unpolled(backend.alias, found[0].name, silent)
 
 
-def silence(backend: RedisBackend) -> Steps[float]:
-    """Seconds since a poller looked at the periodic tasks of a backend; if none has, since the first call of
-    this function."""
-    now, polled = yield from _latest_poll(backend)
-    if polled:
-        return (now - polled) / 1000
-    # nor does a look count from before the clock was set back
-    yield Command("HSET", backend.engine.keys.periodic, "polled", now)
-    return 0.0
+def silence(backend: RedisBackend, schedules: Sequence[ScheduleInfo]) -> Steps[float | None]:
+    """Seconds since a poller looked at these schedules of a backend; None if none ever has.
+
+    Stored schedules count as looked at when they were stored: a poller that knows of none looks for new ones
+    every 20 s only. Declared ones don't need that, since a poller looks at them when it starts. A moment in
+    the future was written before the clock was set back, and counts as one in the past: a poller replaces it
+    within 20 s.
+    """
+    key, are_stored = backend.engine.keys.periodic, not any(one.declared for one in schedules)
+    names = [STORED + encoded(one.name) for one in schedules] if are_stored else []
+    clock, (polled, *found) = yield [Clock(key), Command("HMGET", key, "polled", *names, reads=True)]
+    moments = [int(polled)] if polled else [parse_position(one).handled for one in found if one]
+    return abs(Clock.milliseconds(clock) - min(moments)) / 1000 if moments else None
 
 
 def seconds_since_poll(backend: RedisBackend) -> Steps[float | None]:
-    """Seconds since a poller looked at the periodic tasks of a backend; None if none has. It only reads."""
-    now, polled = yield from _latest_poll(backend)
-    return (now - polled) / 1000 if polled else None
-
-
-def _latest_poll(backend: RedisBackend) -> Steps[tuple[int, int]]:
-    """The server's clock, and when a poller looked, both ms; 0: none has."""
+    """Seconds since a poller looked at the periodic tasks of a backend; None if none has since the clock was
+    set back."""
     key = backend.engine.keys.periodic
-    clock, found = yield [Clock(key), Command("HGET", key, "polled", reads=True)]
-    now, polled = Clock.milliseconds(clock), int(found or 0)
-    return now, polled if polled <= now else 0
+    clock, polled = yield [Clock(key), Command("HGET", key, "polled", reads=True)]
+    age = Clock.milliseconds(clock) - int(polled or 0)
+    return age / 1000 if polled and age >= 0 else None
 
 
 class Outlook(NamedTuple):

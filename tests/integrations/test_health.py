@@ -9,12 +9,11 @@ import pytest
 from django.test import Client
 
 from django_redis_messaging import DelayQueue, Expiry
-from django_redis_messaging.core.operations import perform
 from django_redis_messaging.services.jobs.engine import HEARTBEAT_TIMEOUT
 from django_redis_messaging.tasks import periodic
-from django_redis_messaging.tasks.occurrences import silence
 
-from ..support.server import server, until
+from ..support.schedules import poll
+from ..support.server import all_keys, server, until
 from ..support.workers import at_work, backend
 from . import jobs
 
@@ -67,10 +66,11 @@ def test_timers_and_delay_queues_without_consumers(client: Client) -> None:
 
 def test_periodic_tasks_without_a_poller(client: Client) -> None:
     periodic(every=timedelta(hours=1))(jobs.current)
-    assert consuming(client) == "OK"  # from here on, it counts
-    key, polled = backend().engine.keys.periodic, perform(backend().using, silence(backend()))
-    assert polled < HEARTBEAT_TIMEOUT
-    server().hincrby(key, "polled", -HEARTBEAT_TIMEOUT - 60_000)
+    assert consuming(client) == "No poller has enqueued the periodic tasks of 'default' yet."
+    assert backend().engine.keys.periodic not in all_keys()  # it only reads
+    poll()
+    assert consuming(client) == "OK"
+    server().hincrby(backend().engine.keys.periodic, "polled", -HEARTBEAT_TIMEOUT - 60_000)
     assert consuming(client).startswith("No poller has enqueued the periodic tasks of 'default' for 18")
 
 

@@ -221,8 +221,8 @@ def _without_poller() -> Iterator[str]:
 
     for one in unpolled():
         yield (
-            f"No poller has enqueued the periodic tasks of {one.alias!r}, such as {one.schedule}, for "
-            f"{one.silent:.0f} s: start run_poller."
+            f"No poller has enqueued the periodic tasks of {one.alias!r}, such as {one.schedule}, "
+            f"{one.since}: start run_poller."
         )
 
 
