@@ -9,12 +9,15 @@ import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from ipaddress import IPv4Network, IPv6Network, ip_network
-from typing import Any
+from typing import Any, TypeVar
 
 from django.conf import settings as django_settings
 from django.core.signals import setting_changed
+from django.utils.module_loading import import_string
 
 from .errors import ConfigurationError
+
+T = TypeVar("T")
 
 NAME = "REDIS_MESSAGING"
 #: the entry of TRUSTED_PROXIES for a proxy that connects through a Unix socket
@@ -224,9 +227,39 @@ def proxy_network(entry: str) -> IPv4Network | IPv6Network:
     return network
 
 
+def instance(name: str, base: type[T]) -> T:
+    """An instance of the class whose dotted path the setting `name` is, such as IDENTITY. Raises
+    ConfigurationError if that is not a subclass of `base` that needs no arguments."""
+    path = getattr(current(), name)
+    try:
+        found = import_string(path)()
+    except (ImportError, TypeError) as error:
+        raise ConfigurationError(
+            f'{NAME}["{name}"] is {path!r}, which could not be loaded: {error}. '
+            f"Set it to the dotted path of a subclass of {base.__module__}.{base.__qualname__}."
+        ) from error
+    if not isinstance(found, base):
+        raise ConfigurationError(f'{NAME}["{name}"] is {path!r}, which is not a subclass of {base.__name__}.')
+    return found
+
+
+#: what forgets the results of the functions that have `cached`
+_clear_caches: list[Callable[[], None]] = []
+
+
+def cached(function: Callable[[], T]) -> Callable[[], T]:
+    """Call a function once, and again after a change of the settings."""
+    kept = functools.cache(function)
+    _clear_caches.append(kept.cache_clear)
+    return kept
+
+
 def _reset(*, setting: str, **_: object) -> None:
     if setting in {NAME, "CACHES"}:
         current.cache_clear()
+    if setting in {NAME, "AUTH_USER_MODEL"}:  # an instance may keep the model
+        for clear in _clear_caches:
+            clear()
 
 
 setting_changed.connect(_reset, dispatch_uid="django_redis_messaging.conf")

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import functools
 import re
 from typing import Any
 
-from django.core.signals import setting_changed
-from django.utils.module_loading import import_string
-
 from .. import conf
-from ..errors import ConfigurationError
 from ..services.common.things import Thing
 
 #: kinds of things whose contents users have written to each other
@@ -54,25 +49,7 @@ class Console:
         return MASK if _SECRET.search(name) else value
 
 
-@functools.cache
+@conf.cached
 def current() -> Console:
     """The class in the settings, instantiated once."""
-    path = conf.current().CONSOLE
-    try:
-        console = import_string(path)()
-    except (ImportError, TypeError) as error:
-        raise ConfigurationError(
-            f'{conf.NAME}["CONSOLE"] is {path!r}, which could not be loaded: {error}. '
-            "Set it to the dotted path of a subclass of django_redis_messaging.console.access.Console."
-        ) from error
-    if not isinstance(console, Console):
-        raise ConfigurationError(f'{conf.NAME}["CONSOLE"] is {path!r}, which is not a subclass of Console.')
-    return console
-
-
-def _clear_cache(*, setting: str, **_: object) -> None:
-    if setting == conf.NAME:
-        current.cache_clear()
-
-
-setting_changed.connect(_clear_cache, dispatch_uid="django_redis_messaging.console")
+    return conf.instance("CONSOLE", Console)

@@ -5,7 +5,6 @@ A site subclasses `Identity` and sets `REDIS_MESSAGING["IDENTITY"]` to the path 
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -13,15 +12,12 @@ from asgiref.sync import sync_to_async
 from django.conf import settings
 from django.contrib.auth import get_user_model
 from django.core.exceptions import SynchronousOnlyOperation, ValidationError
-from django.core.signals import setting_changed
 from django.db.models import Model
 from django.http import HttpRequest
 from django.utils.functional import LazyObject
-from django.utils.module_loading import import_string
 from django.utils.translation import gettext as _
 
 from .. import conf
-from ..errors import ConfigurationError
 
 #: characters of the id in the label of a deleted user
 SHORT_ID_LENGTH = 8
@@ -137,20 +133,10 @@ class Identity:
         return _("Former user %(id)s") % {"id": member[:SHORT_ID_LENGTH]}
 
 
-@functools.cache
+@conf.cached
 def current() -> Identity:
     """The identity in the settings, created once."""
-    path = conf.current().IDENTITY
-    try:
-        identity = import_string(path)()
-    except (ImportError, TypeError) as error:
-        raise ConfigurationError(
-            f'{conf.NAME}["IDENTITY"] is {path!r}, which could not be loaded: {error}. '
-            "Set it to the dotted path of a subclass of django_redis_messaging.web.identity.Identity."
-        ) from error
-    if not isinstance(identity, Identity):
-        raise ConfigurationError(f'{conf.NAME}["IDENTITY"] is {path!r}, which is not a subclass of Identity.')
-    return identity
+    return conf.instance("IDENTITY", Identity)
 
 
 def member_id_of(user: Any, what: str) -> str:
@@ -241,11 +227,3 @@ def _request_of(lazy_user: LazyObject[Any]) -> Any:
         if variable == "request":
             return cell.cell_contents
     return None
-
-
-def _clear_cache(*, setting: str, **_: object) -> None:
-    if setting in {conf.NAME, "AUTH_USER_MODEL"}:
-        current.cache_clear()
-
-
-setting_changed.connect(_clear_cache, dispatch_uid="django_redis_messaging.identity")
