@@ -121,6 +121,8 @@ class Plan(NamedTuple):
     stored_fields: str
     #: whether each call has others of its own
     has_call_fields: bool
+    #: whether it has those, a unique key, or needs
+    is_individual: bool
 
 
 class RedisBackend(BaseTaskBackend):
@@ -443,14 +445,7 @@ class RedisBackend(BaseTaskBackend):
             worker_ids=[],
             stored_fields=plan.stored_fields,
         )
-        key, more = "", plan.more
-        if isinstance(task, RedisTask):
-            key = task.unique_key(result.args, result.kwargs)
-            if needs := task.needs(result.args, result.kwargs):
-                more += f" needs={needs}"
-            if plan.has_call_fields:
-                more += call_fields(task, result.args, result.kwargs, self._weight_of)
-                object.__setattr__(result, "stored_fields", " " + more)
+        key, more = self._key_and_fields(plan, result) if plan.is_individual else ("", plan.more)
         if tracing.tracer is not None:
             more += tracing.tracer.create(task, result_id)
         return result, Push(
@@ -463,6 +458,18 @@ class RedisBackend(BaseTaskBackend):
             more=more,
         )
 
+    def _key_and_fields(self, plan: Plan, result: RedisTaskResult) -> tuple[str, str]:
+        """The unique key of a call, and the fields of its job that never change."""
+        task: Any = result.task  # a RedisTask
+        call = (result.args, result.kwargs)
+        key, more = task.unique_key(*call), plan.more
+        if needs := task.needs(*call):
+            more += f" needs={needs}"
+        if plan.has_call_fields:
+            more += call_fields(task, *call, self._weight_of)
+            object.__setattr__(result, "stored_fields", " " + more)
+        return key, more
+
     def _plan(self, task: Task) -> Plan:
         """The plan of a task. It is kept with the task, and made anew after a change of the settings."""
         plan: Plan | None = getattr(task, "_plan", None)
@@ -474,6 +481,7 @@ class RedisBackend(BaseTaskBackend):
             _check_expiry(task, task.run_after)
         attempts = getattr(task, "max_attempts", None) or self.chosen["MAX_ATTEMPTS"]
         more = f"task={quote(task.module_path)}" + (" replace=1" if _replaces(task) else "")
+        has_fields = isinstance(task, RedisTask) and has_call_fields(task)
         plan = Plan(
             params=self._params,
             settings=settings,
@@ -485,7 +493,8 @@ class RedisBackend(BaseTaskBackend):
             outlives_repeats=self._outlives_repeats(task),
             more=more,
             stored_fields=" " + more,
-            has_call_fields=isinstance(task, RedisTask) and has_call_fields(task),
+            has_call_fields=has_fields,
+            is_individual=has_fields or _is_guarded(task),
         )
         if isinstance(task, RedisTask):
             object.__setattr__(task, "_plan", plan)
@@ -686,6 +695,15 @@ def _delay(task: Task) -> int | str:
     if task.run_after is not None:
         return _at(task.run_after)
     return milliseconds(getattr(task, "delay", None) or 0, "delay")
+
+
+def _is_guarded(task: Task) -> bool:
+    """Whether each call has a unique key, or needs something to start."""
+    if not isinstance(task, RedisTask):
+        return False
+    return task.unique is not False or any(
+        one is not None for one in (task.lock, task.concurrency, task.rate)
+    )
 
 
 def _replaces(task: Task) -> bool:

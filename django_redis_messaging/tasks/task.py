@@ -332,8 +332,6 @@ class RedisTask(RememberingTask, Generic[P, R]):
 
     def needs(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
         """What a call needs to start, as it is stored with the job; empty for nothing."""
-        if self.lock is None and self.concurrency is None and self.rate is None:
-            return ""
         found: list[str] = []
         if self.lock is not None:
             found.append(lock_need(self._name(self.lock, "lock", args, kwargs)))

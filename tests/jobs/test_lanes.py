@@ -229,10 +229,10 @@ class TestSpeeds:
     def test_a_task_is_quick_after_some_quick_jobs(self) -> None:
         speeds = Speeds()
         for number in range(MIN_SEEN):
-            found = speeds.get("a")
+            found = speeds._tasks.get("a")
             assert found is None or not found.is_quick, number
             speeds.note("a", 0.0001, is_async=False)
-        speed = speeds.get("a")
+        speed = speeds._tasks.get("a")
         assert speed and speed.is_quick
         for _ in range(5):
             speeds.note("a", 0.0001, is_async=False)

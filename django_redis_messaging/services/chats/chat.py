@@ -316,14 +316,9 @@ class Chat(Service):
             sender, body, data, reply_to, request_id, has_mentions=bool(mentioned)
         )
         yield from self._count_use(sender, "send")
-        reply = yield Script(
-            "chats/send",
-            self._keys.sending,
-            (sender, request_id, window(), content, reply_to or 0, *limits(), *mentioned),
-        )
-        entry = None
-        if type(reply) is list:  # a repeat, or with mentions
-            reply, entry = reply
+        words = (sender, request_id, window(), content, reply_to or 0, *limits(), *mentioned)
+        reply = yield Script("chats/send", self._keys.sending, words)
+        reply, entry = reply if type(reply) is list else (reply, None)  # a list: a repeat, or with mentions
         number, ms, nonce, epoch, *_ = self._checked(reply, sender).split(b"-")
         stored = [int(ms), int(nonce), 0, 0, 0, sender, body, reply_to, data, 0, 0]
         if entry is not None:

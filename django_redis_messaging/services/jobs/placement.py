@@ -156,9 +156,20 @@ class Speeds:
     def __init__(self) -> None:
         self._tasks: dict[str, Speed] = {}
 
-    def get(self, task: str) -> Speed | None:
-        """The speed of a task; None if it is unknown."""
-        return self._tasks.get(task)
+    def sort(self, jobs: Sequence[Job]) -> tuple[list[Job], list[Job], list[Job]]:
+        """The jobs that get a lane each, those that share one, and those that run as coroutines."""
+        single: list[Job] = []
+        quick: list[Job] = []
+        coroutines: list[Job] = []
+        for job in jobs:
+            speed = self._tasks.get(job.task)
+            if speed is None or job.leased.state.apart or job.is_single:
+                single.append(job)
+            elif speed.is_async:
+                coroutines.append(job)
+            else:
+                (quick if speed.is_quick else single).append(job)
+        return single, quick, coroutines
 
     def note(self, task: str, seconds: float, *, is_async: bool) -> None:
         """Add a job that has ended to the running mean."""
@@ -239,23 +250,12 @@ class Placement:
     def place(self, jobs: Sequence[Job], *, is_full: bool, may_wait: bool = True) -> None:
         """Hand over jobs, and release those for which there is no place. `is_full`: as many as wanted;
         `may_wait`: for the next free lane, too."""
-        quick: list[Job] = []
-        coroutines: list[Job] = []
-        single: list[Job] = []
-        apart: list[Job] = []
         host = self.host
-        for job in jobs:
-            is_apart = job.leased.state.apart
-            if is_apart and host is not None and not host.has_children:
-                apart.append(job)
-                continue
-            speed = self.speeds.get(job.task)
-            if speed is None or is_apart or job.is_single:
-                single.append(job)
-            elif speed.is_async:
-                coroutines.append(job)
-            else:
-                (quick if speed.is_quick else single).append(job)
+        apart: list[Job] = []
+        if host is not None and not host.has_children:
+            apart = [job for job in jobs if job.leased.state.apart]
+            jobs = [job for job in jobs if not job.leased.state.apart]
+        single, quick, coroutines = self.speeds.sort(jobs)
         if host is None or self.apart.is_exclusive:
             left = [*single, *quick, *coroutines]
         else:
