@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta, tzinfo
-from typing import Any, Protocol
+from typing import Any
 from zoneinfo import ZoneInfo
 
 from django.utils import timezone
@@ -35,21 +35,6 @@ def timing(*, cron: str | None, every: Duration | None, tz: str | None) -> Cron 
     if tz is not None:
         raise InvalidArgument("tz needs cron: an interval (every) is the same in all time zones.")
     return Every(every)
-
-
-class Schedule(Protocol):
-    """When a periodic task occurs."""
-
-    @property
-    def zone(self) -> tzinfo:
-        """The time zone in which its times are shown."""
-        ...
-
-    def next(self, after: int) -> int | None:
-        """The first occurrence after a moment; None if there is none."""
-
-    def latest(self, since: int, until: int) -> int | None:
-        """The last occurrence after `since` that is not after `until`, or None."""
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ from django_redis_messaging.services.jobs.poller import AliasPoller
 from django_redis_messaging.tasks import RedisTask, occurrences, periodic
 from django_redis_messaging.tasks.occurrences import enqueue_due, occurrence_id
 from django_redis_messaging.tasks.schedules import Position, tasks_of
-from django_redis_messaging.tasks.timing import Cron, Every, Schedule
+from django_redis_messaging.tasks.timing import Cron, Every
 from tests.site.test_checks import found
 
 from ..support.processes import Start
@@ -55,7 +55,7 @@ def ms(text: str, zone: ZoneInfo = BERLIN) -> int:
     return int(datetime.fromisoformat(text).replace(tzinfo=zone).timestamp() * 1000)
 
 
-def times(schedule: Schedule, since: str, until: str, zone: ZoneInfo = BERLIN) -> list[str]:
+def times(schedule: Cron | Every, since: str, until: str, zone: ZoneInfo = BERLIN) -> list[str]:
     """The occurrences after a local time and until another one: hour, minute and offset from UTC."""
     found, after = [], schedule.next(ms(since, zone))
     while after is not None and after <= ms(until, zone):
@@ -86,7 +86,7 @@ class TestClockChanges:
             ),
         ],
     )
-    def test_change_by_an_hour(self, schedule: Schedule, spring: str, autumn: str) -> None:
+    def test_change_by_an_hour(self, schedule: Cron | Every, spring: str, autumn: str) -> None:
         """In spring the hour from 02:00 is skipped, in autumn it is repeated. Intervals count all hours."""
         assert times(schedule, "2026-03-29T00:59", "2026-03-29T04:00") == spring.split()
         assert times(schedule, "2026-10-25T00:59", "2026-10-25T04:00") == autumn.split()
