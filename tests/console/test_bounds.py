@@ -19,9 +19,9 @@ from django_redis_messaging.services.rates.listing import page_rates
 from django_redis_messaging.services.rates.rate_limit import RateKeys
 from django_redis_messaging.services.semaphores.semaphore import SemaphoreKeys
 
+from ..support.console import next_page, page
 from ..support.round_trips import round_trips
 from ..support.server import server
-from .pages import next_page, text
 
 #: what each page may cost: round trips, and bytes out of Redis
 MAX_ROUND_TRIPS, MAX_BYTES = 12, 256 * 1024
@@ -81,18 +81,18 @@ def cost(call: Callable[[], object]) -> tuple[int, int]:
 @pytest.mark.parametrize(("locks", "chats", "others"), SIZES)
 def test_no_page_costs_more(boss: Client, locks: int, chats: int, others: int) -> None:
     fill(locks, chats, others)
-    text(boss, "locks")  # connects
+    page(boss, "locks")  # connects
     server().config_resetstat()
     lists = [("locks", kind) for kind in ("lock", "rwlock", "semaphore", "latch")]
     lists += [("limits", "site"), ("limits", "own"), ("chats", "chat")]
     lists += [("channels", kind) for kind in ("mailbox", "broadcast", "files", "directory", "streams")]
     calls: dict[str, Callable[[], object]] = {
-        f"{name} {kind}": lambda name=name, kind=kind: next_page(boss, text(boss, name, kind=kind))
+        f"{name} {kind}": lambda name=name, kind=kind: next_page(boss, page(boss, name, kind=kind))
         for name, kind in lists
     }  # each is two pages
-    calls["filter"] = lambda: text(boss, "locks", name="order 7")
-    calls["chat"] = lambda: text(boss, "chat", thing="chat:room 7")
-    calls["lock"] = lambda: text(boss, "lock", thing="lock:order 7")
+    calls["filter"] = lambda: page(boss, "locks", name="order 7")
+    calls["chat"] = lambda: page(boss, "chat", thing="chat:room 7")
+    calls["lock"] = lambda: page(boss, "lock", thing="lock:order 7")
     for name, call in calls.items():
         trips, size = cost(call)
         number = 2 if " " in name else 1

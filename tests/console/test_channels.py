@@ -20,9 +20,9 @@ from django_redis_messaging.services.live.counting import streams_of_process
 from django_redis_messaging.services.live.hub import hub_of
 from django_redis_messaging.services.live.presence import Presence
 
+from ..support.console import HOSTILE, SHOWN, facts, get, names, page, rows, url
 from ..support.server import change, no_server, server, snapshot
 from .conftest import Sign
-from .pages import HOSTILE, SHOWN, facts, get, names, rows, text, url
 
 #: the pages of one thing, each with the list that leads there
 PAGES = {
@@ -70,13 +70,13 @@ def fill_with_hostile_names(tmp_path: Path) -> None:
 
 class TestAllPages:
     def test_lists_are_empty_at_first(self, boss: Client) -> None:
-        assert "There are no chats." in text(boss, "chats")
+        assert "There are no chats." in page(boss, "chats")
         for kind, empty in (
             ("mailbox", "no mailboxes"), ("broadcast", "no broadcast channels"),
             ("files", "no file channels"), ("directory", "no directories"),
             ("streams", "Nobody has a live stream."),
         ):  # fmt: skip
-            assert empty in text(boss, "channels", kind=kind)
+            assert empty in page(boss, "channels", kind=kind)
         for name in PAGES:
             assert get(boss, name, thing=f"{name}:missing").status_code == 404, name
             for wrong in ("", "missing", "lock:x", f"{name}:"):
@@ -84,13 +84,13 @@ class TestAllPages:
 
     def test_hostile_names_and_payloads(self, boss: Client, curious: None, tmp_path: Path) -> None:
         fill_with_hostile_names(tmp_path)
-        lists = {kind: text(boss, name, kind=kind) for name, kind in PAGES.values()}
-        lists["streams"] = text(boss, "channels", kind="streams")
+        lists = {kind: page(boss, name, kind=kind) for name, kind in PAGES.values()}
+        lists["streams"] = page(boss, "channels", kind="streams")
         for kind, shown in lists.items():
             assert f"<bdi>{SHOWN}" in shown and "<script>alert" not in shown, kind
         for kind in PAGES:
             query = {"q": "<"} if kind == "directory" else {}
-            shown = text(boss, kind, thing=Thing(kind, HOSTILE), **query)
+            shown = page(boss, kind, thing=Thing(kind, HOSTILE), **query)
             assert rows(shown) and shown.count(SHOWN) >= 4 and "<script>alert" not in shown, kind
             assert f"thing={kind}%3A%253Cscript%253E" in lists[kind]
 
@@ -105,18 +105,18 @@ class TestAllPages:
                 ("m*", ["team* team*"]),
                 ("x", []),
             ):
-                shown = names(text(boss, list_name, kind=kind, name=wanted))
+                shown = names(page(boss, list_name, kind=kind, name=wanted))
                 assert [one.split(" ")[0] for one in shown] == [one.split(" ")[0] for one in found]
             assert get(boss, list_name, name="x" * 256).status_code == 400
-        assert names(text(boss, "channels", kind="directory", name="other")) == ["other"]
-        assert names(text(boss, "channels", kind="directory", name="oth")) == []
+        assert names(page(boss, "channels", kind="directory", name="other")) == ["other"]
+        assert names(page(boss, "channels", kind="directory", name="oth")) == []
 
     def test_reading_changes_nothing(self, boss: Client, curious: None, tmp_path: Path) -> None:
         fill_with_hostile_names(tmp_path)
         before = snapshot()
         for name, kind in PAGES.values():
-            text(boss, name, kind=kind)
-            text(boss, kind, thing=Thing(kind, HOSTILE))
+            page(boss, name, kind=kind)
+            page(boss, kind, thing=Thing(kind, HOSTILE))
         assert {key: value for key, value in snapshot().items() if key in before} == before
 
     def test_roles(self, sign_in: Sign) -> None:
@@ -149,9 +149,9 @@ class TestChats:
         Choices().choose("bob", receipts=False)
         chat = Chat.create("ann", ["bob"], chat_id="team", keep_last=0)
         chat.send("ann", "x" * 100)
-        [shown] = rows(text(boss, "chats"))
+        [shown] = rows(page(boss, "chats"))
         assert shown[5] == "hides what they have read" and shown[6] == ""
-        members = {row[0]: row for row in rows(text(boss, "chat", thing="chat:team"))}
+        members = {row[0]: row for row in rows(page(boss, "chat", thing="chat:team"))}
         assert members["bob"][3:5] == ["hidden", ""] and members["bob"][6] == ""
         assert members["ann"][3:5] == ["1", "0"]
 
@@ -161,10 +161,10 @@ class TestChats:
             chat.send("ann", "x" * 100 * (number + 1))
         chat.ack("bob", 3)
         chat.ack("cat", 9)
-        shown = rows(text(boss, "chats"))
+        shown = rows(page(boss, "chats"))
         assert [shown[0][0], *shown[0][1:3]] == ["team", "3", "7"] and "Team" not in " ".join(shown[0])
         assert shown[0][5] == "bob 7 unread" and shown[0][6].startswith("5 ")
-        members = rows(text(boss, "chat", thing="chat:team"))
+        members = rows(page(boss, "chat", thing="chat:team"))
         assert [row[0] for row in members] == ["bob", "cat", "ann"]
         assert [row[4] for row in members] == ["7", "1", "0"]
         assert [row[6].split()[:1] for row in members] == [["5"], [], []]
@@ -207,18 +207,18 @@ class TestChats:
     def test_bodies_only_with_permission(self, boss: Client, settings: Settings) -> None:
         for name in ("team", "secret"):
             Chat.create("ann", ["bob"], f"Body of {name}", chat_id=name).send("bob", "x" * 5000)
-        assert "Body of" not in text(boss, "chat", thing="chat:team")
+        assert "Body of" not in page(boss, "chat", thing="chat:team")
         change(settings, CONSOLE=f"{__name__}.Curious")
-        shown = text(boss, "chat", thing="chat:team")
+        shown = page(boss, "chat", thing="chat:team")
         assert "Body of team" in shown and "x" * 499 in shown and "x" * 501 not in shown
-        assert "Body of" not in text(boss, "chat", thing="chat:secret")
+        assert "Body of" not in page(boss, "chat", thing="chat:secret")
 
     def test_deleted_messages_and_the_newest_ones(self, boss: Client, curious: None) -> None:
         chat = Chat.create("ann", [], chat_id="team")
         for number in range(30):
             chat.send("ann", f"Message {number}")
         chat.delete_message("ann", 30)
-        shown = text(boss, "chat", thing="chat:team")
+        shown = page(boss, "chat", thing="chat:team")
         assert "Message 10<" in shown and "Message 9<" not in shown and "deleted" in shown
 
 
@@ -228,11 +228,11 @@ class TestMailboxes:
         for number in range(3):
             box.send({"text": f"Payload {number}"})
         box.ack(1)
-        assert rows(text(boss, "channels", kind="mailbox"))[0][:3] == ["Former user 7 7", "2", "3"]
-        shown = text(boss, "mailbox", thing="mailbox:7")
+        assert rows(page(boss, "channels", kind="mailbox"))[0][:3] == ["Former user 7 7", "2", "3"]
+        shown = page(boss, "mailbox", thing="mailbox:7")
         assert "Payload" not in shown and "Last fetched" not in facts(shown)
         box.fetch()
-        assert "Last fetched" in facts(text(boss, "mailbox", thing="mailbox:7"))
+        assert "Last fetched" in facts(page(boss, "mailbox", thing="mailbox:7"))
 
     def test_payloads_only_with_permission_and_without_secrets(self, boss: Client, curious: None) -> None:
         box = Mailbox("7")
@@ -240,12 +240,12 @@ class TestMailboxes:
         for number in range(20):
             box.send("y" * 1000 + str(number))
         box.mark_read([21])
-        shown = rows(text(boss, "mailbox", thing="mailbox:7"))
+        shown = rows(page(boss, "mailbox", thing="mailbox:7"))
         assert [row[0] for row in shown] == [str(number) for number in range(21, 1, -1)]
         assert [row[3] for row in shown[:2]] == ["read", "unread"] and len(shown[0][4]) <= 500
         for number in range(2, 22):
             box.discard(number)
-        [row] = rows(text(boss, "mailbox", thing="mailbox:7"))
+        [row] = rows(page(boss, "mailbox", thing="mailbox:7"))
         assert "Hello" in row[4] and "5fz" not in row[4] and "hunter2" not in row[4]
         assert Mailbox("7").status().last_fetched_at is None
 
@@ -259,11 +259,11 @@ class TestChannels:
         channel.keep("shop", start)
         channel.keep("site", channel.cursor())
         Broadcast("price").keep("other", Broadcast("price").cursor())
-        assert [row[:2] for row in rows(text(boss, "channels", kind="broadcast"))] == [
+        assert [row[:2] for row in rows(page(boss, "channels", kind="broadcast"))] == [
             ["price", "0"],
             ["prices", "5"],
         ]
-        shown = text(boss, "broadcast", thing="broadcast:prices")
+        shown = page(boss, "broadcast", thing="broadcast:prices")
         (name, *_, behind), site = rows(shown)
         assert (name, behind) == ("shop", "5") and site[0::3] == ["site", "0"]
         assert site[1] == "5" and site[2] == to_cell(channel.fetch().events[-1].published_at).text
@@ -278,30 +278,30 @@ class TestChannels:
             for file in channel.consume("slow"):
                 file.ack()
                 break
-            page = text(boss, "files", thing="files:logs")
-            shown = rows(page)
-            assert "The consumer slow has not acked 2 files of file channel logs" in page
+            text = page(boss, "files", thing="files:logs")
+            shown = rows(text)
+            assert "The consumer slow has not acked 2 files of file channel logs" in text
         assert [row[:2] for row in shown] == [["fast", "3"], ["slow", "2"]]
         assert "process" in shown[0][3] and shown[1][3] == ""
-        [row] = rows(text(boss, "channels", kind="files"))
+        [row] = rows(page(boss, "channels", kind="files"))
         assert row[:2] == ["logs", "3"] and row[4] == "fast 3 files behind"
 
     def test_a_directory_and_a_prefix(self, boss: Client, settings: Settings) -> None:
         staff = Directory("staff")
         staff.add_many([("u1", "Ann Smith"), ("u2", "Bob Miller")])
-        assert [row[:2] for row in rows(text(boss, "channels", kind="directory"))] == [["staff", "2"]]
-        assert rows(text(boss, "directory", thing="directory:staff")) == []
-        assert rows(text(boss, "directory", thing="directory:staff", q="smi")) == [["Ann Smith", "u1"]]
+        assert [row[:2] for row in rows(page(boss, "channels", kind="directory"))] == [["staff", "2"]]
+        assert rows(page(boss, "directory", thing="directory:staff")) == []
+        assert rows(page(boss, "directory", thing="directory:staff", q="smi")) == [["Ann Smith", "u1"]]
         assert get(boss, "directory", thing="directory:staff", q="x" * 1001).status_code == 400
         change(settings, CONSOLE=f"{__name__}.Discreet")
-        shown = text(boss, "directory", thing="directory:staff", q="smi")
+        shown = page(boss, "directory", thing="directory:staff", q="smi")
         assert "Ann" not in shown and shown.count('name="q"') == 1  # that of the search
 
     def test_live_streams(self, boss: Client) -> None:
         Presence().enter("ann", "one")
         Presence().enter("ann", "two")
         Presence().enter("bob", "three")
-        assert rows(text(boss, "channels", kind="streams")) == [
+        assert rows(page(boss, "channels", kind="streams")) == [
             ["ann", "2", "0", "yes"],
             ["bob", "1", "0", "yes"],
         ]

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from html import escape, unescape
 from typing import Any
 from unittest import mock
@@ -37,10 +34,24 @@ from django_redis_messaging.services.listening.listener import DispatchLock
 from django_redis_messaging.services.rates.user_rates import UserRate
 
 from ..explaining.site import Site, build_chain, inside, lock_inside
+from ..support.console import (
+    HOSTILE,
+    SHOWN,
+    changes,
+    confirm,
+    facts,
+    fields,
+    get,
+    names,
+    page,
+    post,
+    rows,
+    url,
+)
+from ..support.console_world import waiting
 from ..support.round_trips import round_trips
-from ..support.server import change, no_server, server, until
+from ..support.server import change, no_server, server
 from .conftest import Sign
-from .pages import HOSTILE, SHOWN, ask, changes, confirm, facts, fields, get, names, rows, text, url
 
 KINDS = ("lock", "rwlock", "semaphore", "latch")
 
@@ -62,19 +73,6 @@ class Careful(Console):
         return action == "reset" and thing.where == "login"
 
 
-@contextmanager
-def waiting(acquire: Any, number: Any) -> Iterator[None]:
-    """Another thread acquires something during the block; `number`: how many clients wait for it."""
-    before = number()
-    thread = threading.Thread(target=acquire)
-    thread.start()
-    until(lambda: number() == before + 1)
-    try:
-        yield
-    finally:
-        thread.join(30)
-
-
 class TestLimits:
     def test_keys_at_their_limit_are_first_and_marked(self, boss: Client) -> None:
         login = RateLimit("login", "5/m, 1000/d")
@@ -82,7 +80,7 @@ class TestLimits:
         login.take("full", 5)
         UserRate.of("7", "invite").take(3)
         RateLimit("elsewhere", "5/m", algorithm="window").take("ann", 4)
-        site, own = text(boss, "limits"), text(boss, "limits", kind="own")
+        site, own = page(boss, "limits"), page(boss, "limits", kind="own")
         assert [row[1] for row in rows(site)] == ["full", "half", "ann"]
         assert site.count("At limit") == 1 and site.index("At limit") > site.index("<bdi>full</bdi>")
         for shown in ("0 of 5", "3 of 5", "5 in 1 min", "4 counted", "not declared here"):
@@ -93,7 +91,7 @@ class TestLimits:
         view = rate_limit("5/m")(lambda request: None)
         name = f"{__name__}.TestLimits.test_limits_of_views_are_known_before_any_request.<locals>.<lambda>"
         RateLimit(name, "5/m").take("ann", 5)
-        shown = text(boss, "limits")
+        shown = page(boss, "limits")
         assert "At limit" in shown and "not declared here" not in shown
         assert f'<option value="{escape(name)}">' in shown
         assert view
@@ -103,16 +101,16 @@ class TestLimits:
             for key in ("ann", "bob"):
                 RateLimit(name, "5/m").take(key)
         UserRate.of("bob", "invite").take(1)
-        assert "Show all" not in text(boss, "limits")
+        assert "Show all" not in page(boss, "limits")
         for query, keys in (
             ({"name": "login"}, ["ann", "bob"]), ({"key": " bob "}, ["bob", "bob"]),
             ({"name": "export", "key": "ann"}, ["ann"]), ({"name": "log", "key": ""}, []),
             ({"name": "user:invite"}, ["bob"]),
         ):  # fmt: skip
-            shown = text(boss, "limits", **query)
+            shown = page(boss, "limits", **query)
             assert sorted(row[1] for row in rows(shown)) == keys, query
             assert "Show all" in shown
-        assert "No uses are counted." in text(boss, "limits", name="log")
+        assert "No uses are counted." in page(boss, "limits", name="log")
         assert get(boss, "limits", name="x" * 256).status_code == 400
 
     @pytest.mark.parametrize("algorithm", ["gcra", "window"])
@@ -121,9 +119,9 @@ class TestLimits:
         login.take("ann")
         login.take("bob")
         thing = Thing("rate", "ann", "login")
-        assert facts(text(boss, "rate", thing=thing))["Left"] == "At limit 0 of 1"
-        [data] = fields(text(boss, "rate", thing=thing), "reset")
-        question = ask(boss, "reset", thing)
+        assert facts(page(boss, "rate", thing=thing))["Left"] == "At limit 0 of 1"
+        [data] = fields(page(boss, "rate", thing=thing), "reset")
+        question = post(boss, "reset", thing)
         assert "Reset this key?" in question.content.decode() and not login.peek("ann")
         answer = confirm(boss, "reset", thing, next=data["next"])
         assert answer["Location"] == data["next"]
@@ -136,12 +134,12 @@ class TestLimits:
     def test_a_limit_that_is_not_declared_here_has_a_page(self, boss: Client) -> None:
         with mock.patch("django_redis_messaging.services.rates.listing.declared_limits", return_value={}):
             RateLimit("elsewhere", "5/m", algorithm="window").take("ann", 4)
-            assert facts(text(boss, "rate", thing="rate:elsewhere/ann"))["Left"] == "4 counted"
+            assert facts(page(boss, "rate", thing="rate:elsewhere/ann"))["Left"] == "4 counted"
 
     def test_names_are_escaped_and_their_buttons_work(self, boss: Client) -> None:
         limit = RateLimit(HOSTILE, "1/m")
         limit.take(HOSTILE)
-        shown = text(boss, "limits")
+        shown = page(boss, "limits")
         assert shown.count(f"<bdi>{SHOWN}</bdi>") == 2
         assert "<script>alert" not in shown
         [data] = fields(shown, "reset")
@@ -154,7 +152,7 @@ class TestLocks:
     def test_each_list_is_empty_at_first(self, boss: Client) -> None:
         empty = ("No locks are held.", "No read-write locks are held.", "There are no semaphores.")
         for kind, shown in zip(KINDS, (*empty, "There are no latches."), strict=True):
-            assert shown in text(boss, "locks", kind=kind)
+            assert shown in page(boss, "locks", kind=kind)
         assert get(boss, "locks", kind="chat").status_code == 400
 
     def test_what_coordinates_processes_is_listed(self, boss: Client) -> None:
@@ -163,7 +161,7 @@ class TestLocks:
         catalogue, latch = ReadWriteLock("catalogue", timeout=7300), Latch("parts of the import", 12)
         latch.count_down(5)
         with lock, own, Semaphore("exports", 1), catalogue.write:
-            shown = {kind: text(boss, "locks", kind=kind) for kind in KINDS}
+            shown = {kind: page(boss, "locks", kind=kind) for kind in KINDS}
             info, writer = lock.info(), catalogue.info().writer
         for part in (f"<bdi>{info.holder}</bdi>", str(lock.fence), "1 h 1 min", "no lease", "process "):
             assert part in shown["lock"]
@@ -174,7 +172,7 @@ class TestLocks:
 
     def test_a_lock_that_a_task_holds_shows_its_process(self, boss: Client) -> None:
         lock_inside("0abc", "nightly")
-        [row] = rows(text(boss, "locks"))
+        [row] = rows(page(boss, "locks"))
         assert ":task:default/0abc" in row[1] and f"process {os.getpid()} on " in row[1]
 
     def test_filters_by_a_text_in_the_name(self, boss: Client) -> None:
@@ -188,10 +186,10 @@ class TestLocks:
         ):  # fmt: skip
             expected = sorted(" ".join(name.split()) for name in found if name != HOSTILE)
             for kind in ("lock", "semaphore"):
-                shown = names(text(boss, "locks", kind=kind, name=wanted))
+                shown = names(page(boss, "locks", kind=kind, name=wanted))
                 assert len(shown) == len(found)
                 assert HOSTILE in found or shown == expected
-        assert len(rows(text(boss, "locks", name="shop:sto"))) == 1
+        assert len(rows(page(boss, "locks", name="shop:sto"))) == 1
         assert get(boss, "locks", name="x" * 256).status_code == 400
 
     def test_locks_of_the_app_are_named_by_their_purpose(self, boss: Client) -> None:
@@ -202,7 +200,7 @@ class TestLocks:
         ]  # fmt: skip
         for lock in held:
             lock.acquire()
-        shown = text(boss, "locks")
+        shown = page(boss, "locks")
         for lock in held:
             lock.release()
         for purpose in (
@@ -214,7 +212,7 @@ class TestLocks:
     def test_long_names_of_consumers_have_no_purpose(self, boss: Client) -> None:
         key = lease_key(conf.prefix(), "x" * 255, "consumer")
         with Lock("x", key=key):
-            shown = text(boss, "locks")
+            shown = page(boss, "locks")
         assert "of the file channel" not in shown and key in shown
 
     def test_the_page_of_a_lock_shows_who_waits(self, boss: Client) -> None:
@@ -224,19 +222,19 @@ class TestLocks:
         next_one = Lock("nightly", thread_local=False)
         with waiting(next_one.acquire, lambda: lock.info().waiting):
             info = lock.info()
-            shown = text(boss, "lock", thing=thing)
+            shown = page(boss, "lock", thing=thing)
             assert facts(shown)["Holder"].startswith(str(info.holder))
             assert [row[1].split()[0] for row in rows(shown)] == list(info.waiters)
             lock.release()
         next_one.release()
-        assert facts(text(boss, "lock", thing=thing))["Holder"] == "free"
+        assert facts(page(boss, "lock", thing=thing))["Holder"] == "free"
 
     @pytest.mark.parametrize("key", [None, "{shop}:stock"])
     def test_a_lock_is_released_after_a_question(self, boss: Client, key: str | None) -> None:
         key = None if key is None else f"{conf.prefix()}:{key}"
         lock = Lock(key or f"nightly {'x' * 240}", key=key)
         lock.acquire()
-        [data] = fields(text(boss, "locks"), "release")
+        [data] = fields(page(boss, "locks"), "release")
         assert data["thing"] == str(Thing("lock", lock.name, key or ""))
         question = boss.post(url("release"), data).content.decode()
         assert lock.owned() and str(lock.info().holder) in question
@@ -255,7 +253,7 @@ class TestLocks:
         name, key = HOSTILE.replace("}", ""), f"{conf.prefix()}:{{shop}}{HOSTILE.replace('}', '')}"
         lock = Lock(name, key=key)
         lock.acquire(token="50%\n")
-        [data] = fields(text(boss, "locks"), "release")
+        [data] = fields(page(boss, "locks"), "release")
         [data] = fields(boss.post(url("release"), data).content.decode(), "release")
         assert all("\n" not in value for value in data.values())
         assert boss.post(url("release"), data).status_code == 302
@@ -300,7 +298,7 @@ class TestLocks:
         Lock("nightly").acquire()
         handed = dataclasses.replace(Lock("nightly").info(), acquired_at=None)
         with mock.patch.object(Lock, "info", return_value=handed):
-            assert "Held since" not in facts(text(boss, "lock", thing="lock:nightly"))
+            assert "Held since" not in facts(page(boss, "lock", thing="lock:nightly"))
 
     def test_one_reader_is_evicted(self, boss: Client) -> None:
         """Another one stays, and a waiting writer goes on waiting for it."""
@@ -311,7 +309,7 @@ class TestLocks:
         evicted = one.info().holders[0].token
         other.read.acquire()
         with waiting(third.write.acquire, lambda: len(third.waiting())):
-            shown = text(boss, "rwlock", thing=thing)
+            shown = page(boss, "rwlock", thing=thing)
             assert facts(shown)["Readers"] == "2" and "for writing" in rows(shown)[-1]
             [data] = [one for one in fields(shown, "release") if one["holder"] == quote(evicted)]
             assert boss.post(url("release"), {**data, "confirmed": "1"}).status_code == 302
@@ -320,7 +318,7 @@ class TestLocks:
             assert late.status_code == 409 and other.read.owned()
             with pytest.raises(LockNotOwnedError):
                 one.read.release()
-            [data] = fields(text(boss, "rwlock", thing=thing), "release")
+            [data] = fields(page(boss, "rwlock", thing=thing), "release")
             assert boss.post(url("release"), {**data, "confirmed": "1"}).status_code == 302
         assert third.info().writer is not None
         assert len(changes()) == 2
@@ -340,7 +338,7 @@ class TestLocks:
             granted.append(other.acquire(blocking=True))
 
         with waiting(acquire, lambda: semaphore.info().waiting):
-            shown = text(boss, "semaphore", thing=thing)
+            shown = page(boss, "semaphore", thing=thing)
             assert len(rows(shown)) == 2
             [data] = fields(shown, "release")
             assert "Release this permit?" in boss.post(url("release"), data).content.decode()
@@ -355,9 +353,9 @@ class TestLocks:
         semaphore, thing = Semaphore("exports", 1), Thing("semaphore", "exports")
         assert confirm(boss, "set_limit", thing, limit="3").status_code == 404
         semaphore.acquire()
-        shown = text(boss, "semaphore", thing=thing)
+        shown = page(boss, "semaphore", thing=thing)
         assert 'name="limit" value="1"' in shown
-        question = ask(boss, "set_limit", thing, limit="3")
+        question = post(boss, "set_limit", thing, limit="3")
         assert facts(question.content.decode())["New limit"] == "3" and semaphore.info().limit == 1
         assert confirm(boss, "set_limit", thing, limit="3").status_code == 302
         assert semaphore.info().limit == 3
@@ -372,14 +370,14 @@ class TestLocks:
         assert get(boss, "latch", thing="latch:import").status_code == 404
         latch = Latch("import", 2)
         latch.count_down()
-        assert facts(text(boss, "latch", thing="latch:import"))["State"] == "closed"
+        assert facts(page(boss, "latch", thing="latch:import"))["State"] == "closed"
         latch.count_down()
-        assert facts(text(boss, "latch", thing="latch:import"))["State"] == "open"
+        assert facts(page(boss, "latch", thing="latch:import"))["State"] == "open"
 
 
 def why(client: Client, thing: Thing) -> str:
     """What the page of a thing says about why one waits for it."""
-    found = text(client, thing.kind, thing=thing).partition('id="drm-why"')[2].partition("</section>")[0]
+    found = page(client, thing.kind, thing=thing).partition('id="drm-why"')[2].partition("</section>")[0]
     return " ".join(unescape(found).split())
 
 
@@ -452,10 +450,10 @@ class TestAccess:
         client = sign_in("staff", is_staff=True)
         for action, (thing, data) in self.things().items():
             allowed = action == "reset"
-            for answer in (ask(client, action, thing, **data), confirm(client, action, thing, **data)):
+            for answer in (post(client, action, thing, **data), confirm(client, action, thing, **data)):
                 assert (answer.status_code == 403) is not allowed, action
         assert changes() == [("staff", "reset", "rate:login/ann")]
-        shown = text(client, "locks") + text(client, "semaphore", thing="semaphore:exports")
+        shown = page(client, "locks") + page(client, "semaphore", thing="semaphore:exports")
         assert "nightly" in shown and "exports" in shown
         assert fields(shown, "release") == [] and 'name="limit"' not in shown
 

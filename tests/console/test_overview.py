@@ -36,11 +36,11 @@ from django_redis_messaging.services.history.things import THINGS
 from django_redis_messaging.services.jobs.engine import Paused
 
 from ..support.aliases import entry
+from ..support.console import page
 from ..support.console_world import add_slots
 from ..support.round_trips import round_trips
 from ..support.server import change, server
 from ..tasks import jobs
-from .pages import text
 
 NOW = datetime.now(UTC)
 BACKEND = Series("backend", "default", "default")
@@ -71,7 +71,7 @@ def paused(name: str) -> Paused:
 
 def tiles(boss: Client) -> dict[str, str]:
     """The tiles of the overview by their titles."""
-    found = text(boss, "overview").split('<li class="drm-tile">')[1:]
+    found = page(boss, "overview").split('<li class="drm-tile">')[1:]
     return {one.partition("</a>")[0].rpartition(">")[2]: one.partition("</li>")[0] for one in found}
 
 
@@ -168,7 +168,7 @@ class TestPage:
         DelayQueue("mail").push("x")
         Expiry("order").start("17", 60)
         Lock("nightly").acquire(blocking=False)
-        shown = text(boss, "overview")
+        shown = page(boss, "overview")
         for title in ("Tasks", "Delay queues", "Workers", "Timers", "Schedule", "Locks"):
             assert f">{title}</a></h2>" in shown, title
         assert "No poller has been running." in shown and "redis_version" not in shown
@@ -187,8 +187,8 @@ class TestPage:
         for title, (numbers, arrow) in expected.items():
             assert numbers in shown[title] and arrow in shown[title], title
         for series, charts in ((THINGS, 4), (BACKEND, 3)):
-            assert f"series={quote(str(series), safe='')}" in text(boss, "history", kind=series.kind)
-            assert text(boss, "history", series=series).count("drm-chart-title") == charts
+            assert f"series={quote(str(series), safe='')}" in page(boss, "history", kind=series.kind)
+            assert page(boss, "history", series=series).count("drm-chart-title") == charts
 
     @pytest.mark.one_server
     def test_a_page_is_no_poller(self, boss: Client, messaging_alias: str) -> None:

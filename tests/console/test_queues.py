@@ -32,7 +32,7 @@ from django_redis_messaging.services.jobs import engine
 from django_redis_messaging.services.jobs.listing import Jobs
 from django_redis_messaging.tasks.compat import TaskResult
 
-from ..support.console import HOSTILE, SHOWN, change, page, post, url
+from ..support.console import HOSTILE, SHOWN, change, confirm, page, post, url
 from ..support.round_trips import round_trips
 from ..support.scripts import server_clock
 from ..support.server import change as set_up
@@ -168,9 +168,9 @@ class TestQueues:
         for text in (page(boss, "queues"), page(boss, "queue", QUEUE)):
             assert SHOWN in text and "by boss" in text and "Resume" in buttons(text)
         assert "The queue is resumed." in change(boss, "resume", QUEUE)
-        late = post(boss, "resume", QUEUE, confirmed="1")
+        late = confirm(boss, "resume", QUEUE)
         assert late.status_code == 409 and not backend().paused() and lines() == 2
-        assert post(boss, "pause", QUEUE, confirmed="1", reason="x" * 2000).status_code == 413
+        assert confirm(boss, "pause", QUEUE, reason="x" * 2000).status_code == 413
 
     def test_a_delay_queue_is_paused_and_purged(self, boss: Client) -> None:
         queue, thing = DelayQueue("mail"), Thing("queue", "mail")
@@ -180,7 +180,7 @@ class TestQueues:
         asked = post(boss, "purge", thing).content.decode()
         assert "Delete all jobs of this queue?" in asked and queue.stats().ready == 2
         assert "Jobs deleted: 2.<" in change(boss, "purge", thing)
-        assert post(boss, "purge", thing, confirmed="1").status_code == 409
+        assert confirm(boss, "purge", thing).status_code == 409
         assert AuditTrail().entries()[0].number == 2
 
     def test_a_long_queue_is_purged_by_and_by(self, boss: Client, settings: Settings) -> None:
@@ -198,7 +198,7 @@ class TestQueues:
         ):  # fmt: skip
             assert boss.get(url("queue", thing=thing)).status_code == status, thing
             assert boss.post(url("pause"), {"thing": thing, "confirmed": "1"}).status_code == status, thing
-        assert post(boss, "pause", QUEUE, Thing("queue", "mail"), confirmed="1").status_code == 400
+        assert confirm(boss, "pause", QUEUE, Thing("queue", "mail")).status_code == 400
         assert not backend().paused() and not lines()
 
 
@@ -276,7 +276,7 @@ class TestPlaces:
         assert buttons(page(reader, "queues")) == []
         for action in ("retry", "redrive", "cancel", "pause", "purge"):
             thing = QUEUE if action in ("pause", "purge") else task(failed)
-            assert post(reader, action, thing, confirmed="1").status_code == 403
+            assert confirm(reader, action, thing).status_code == 403
         assert state(failed) == "FAILED" and not backend().paused()
 
 
@@ -362,7 +362,7 @@ class TestChanges:
         # one has left its state meanwhile, and a repeat finds nothing
         text = change(boss, "retry", task(one), task(three))
         assert "1 job was enqueued again." in text and "1 had left its state meanwhile" in text
-        again = post(boss, "retry", task(one), task(three), confirmed="1")
+        again = confirm(boss, "retry", task(one), task(three))
         assert again.status_code == 409 and "Nothing was changed." in again.content.decode()
         entries = AuditTrail().entries()
         assert [(entry.action, entry.number) for entry in entries] == [("retry", 1), ("retry", 2)]
@@ -371,7 +371,7 @@ class TestChanges:
         [one] = dead("a")
         assert 'type="datetime-local"' in post(boss, "redrive", task(one)).content.decode()
         for due in ("", "soon", "2026-99-99T00:00"):
-            assert post(boss, "redrive", task(one), confirmed="1", due=due).status_code == 400
+            assert confirm(boss, "redrive", task(one), due=due).status_code == 400
         tomorrow = timezone.localtime() + timedelta(days=1)
         change(boss, "redrive", task(one), due=f"{tomorrow:%Y-%m-%dT%H:%M}")
         [load] = [load for load in backend().stats() if load.queue == "default"]
@@ -392,7 +392,7 @@ class TestChanges:
         assert [state(result) for result in (one, two, other)] == ["READY", "READY", "FAILED"]
         burst()
         # they have ended after the page was made: a repeat leaves them
-        again = post(boss, "retry", QUEUE, confirmed="1", **data)
+        again = confirm(boss, "retry", QUEUE, **data)
         assert again.status_code == 409 and state(one) == "FAILED"
         assert "2 jobs were discarded." in change(boss, "discard", QUEUE, place="dead", text="customer")
         [entry, *_] = AuditTrail().entries()
@@ -418,7 +418,7 @@ class TestChanges:
             return cancel(*args, **options)
 
         with mock.patch.object(Jobs, "cancel", fail_at_second):
-            assert post(boss, "cancel", *things, confirmed="1").status_code == 503
+            assert confirm(boss, "cancel", *things).status_code == 503
         [entry] = AuditTrail().entries()
         assert (entry.action, entry.number, entry.detail) == ("cancel", 1, "The server has gone.")
 
@@ -433,11 +433,11 @@ class TestChanges:
         dead("a")
         jobs.noop.enqueue()
         for action, place in (("retry", "ready"), ("discard", "ready"), ("cancel", "dead"), ("run_now", "x")):
-            assert post(boss, action, QUEUE, place=place, confirmed="1").status_code == 400
+            assert confirm(boss, action, QUEUE, place=place).status_code == 400
         other = Thing("queue", "other", "default")
-        assert post(boss, "cancel", QUEUE, other, place="ready", confirmed="1").status_code == 400
-        assert post(boss, "cancel", Thing("queue", "mail"), place="leased", confirmed="1").status_code == 400
-        assert post(boss, "set_priority", QUEUE, confirmed="1", priority="1").status_code == 400
+        assert confirm(boss, "cancel", QUEUE, other, place="ready").status_code == 400
+        assert confirm(boss, "cancel", Thing("queue", "mail"), place="leased").status_code == 400
+        assert confirm(boss, "set_priority", QUEUE, priority="1").status_code == 400
         assert "1 job was cancelled." in change(boss, "cancel", QUEUE, place="ready")
         [load] = [load for load in backend().stats() if load.queue == "default"]
         assert (load.ready, load.dead) == (0, 1)
@@ -447,9 +447,7 @@ class TestChanges:
         change(boss, "set_priority", task(result), priority="7")
         assert "<dd><bdi>7</bdi>" in page(boss, "task", task(result))
         for priority in ("", "101", "1.5", "x"):
-            assert (
-                post(boss, "set_priority", task(result), confirmed="1", priority=priority).status_code == 400
-            )
+            assert confirm(boss, "set_priority", task(result), priority=priority).status_code == 400
         change(boss, "reschedule", task(result), due="2099-01-01T00:00")
         assert "Delayed" in page(boss, "task", task(result))
         change(boss, "run_now", task(result))
@@ -472,14 +470,14 @@ class TestChanges:
             assert worker.queues == ("default", "other") and worker.id in page(boss, "queue", QUEUE)
             assert "1 job was cancelled." in change(boss, "cancel", task(result))
             until(lambda: state(result) == "FAILED")
-        assert post(boss, "cancel", task(result), confirmed="1").status_code == 409
+        assert confirm(boss, "cancel", task(result)).status_code == 409
 
     def test_another_prefix_is_not_reached(self, boss: Client, settings: Settings) -> None:
         [one] = dead("a")
         own = conf.prefix()
         set_up(settings, PREFIX=f"{own}:other")
         assert boss.get(url("task", thing=str(task(one)))).status_code == 404
-        assert post(boss, "retry", task(one), confirmed="1").status_code == 409
+        assert confirm(boss, "retry", task(one)).status_code == 409
         set_up(settings, PREFIX=own)
         assert state(one) == "FAILED"
 

@@ -22,7 +22,7 @@ from django_redis_messaging.tasks import Schedules, occurrences, schedules
 from django_redis_messaging.tasks.occurrences import enqueue_due
 from django_redis_messaging.tasks.schedules import periodic
 
-from ..support.console import HOSTILE, SHOWN, change, page, post, url
+from ..support.console import HOSTILE, SHOWN, change, confirm, page, post, url
 from ..support.round_trips import round_trips
 from ..support.server import change as set_up
 from ..support.server import snapshot
@@ -116,10 +116,10 @@ class TestSchedule:
         change(boss, "resume_periodic", STORED)
         assert all(one.paused_at is None for one in Schedules().all())
         assert post(boss, "remove_periodic", DECLARED).status_code == 409
-        assert post(boss, "remove_periodic", DECLARED, confirmed="1").status_code == 409
+        assert confirm(boss, "remove_periodic", DECLARED).status_code == 409
         change(boss, "remove_periodic", STORED)
         for action in ("run_periodic", "pause_periodic", "resume_periodic", "remove_periodic"):
-            assert post(boss, action, STORED, confirmed="1").status_code == 404
+            assert confirm(boss, action, STORED).status_code == 404
             assert post(boss, action, STORED).status_code == 404
         assert ready() == 2 and len(AuditTrail().entries()) == 5
 
@@ -139,21 +139,21 @@ class TestSchedule:
         monkeypatch.delattr(jobs, "echo")
         text = page(boss, "schedule")
         assert "Can&#x27;t be enqueued" in text and text.count("Run now<") == 1
-        assert post(boss, "run_periodic", STORED, confirmed="1").status_code == 409
+        assert confirm(boss, "run_periodic", STORED).status_code == 409
         assert "echo" in page(boss, "periodic", STORED)
 
     def test_who_may_neither_read_nor_act(self, reader: Client) -> None:
         add(args=["secret"])
         text = page(reader, "schedule") + page(reader, "periodic", STORED)
         assert "secret" not in text and "Run now" not in text
-        assert post(reader, "run_periodic", STORED, confirmed="1").status_code == 403 and not ready()
+        assert confirm(reader, "run_periodic", STORED).status_code == 403 and not ready()
 
     def test_guessed_names(self, boss: Client) -> None:
         for thing in ("periodic:default/x", "periodic:nowhere/x"):
             assert boss.get(url("periodic", thing=thing)).status_code == 404
             assert boss.post(url("pause_periodic"), {"thing": thing, "confirmed": "1"}).status_code == 404
         assert boss.get(url("periodic", thing="queue:default/x")).status_code == 400
-        assert post(boss, "pause_periodic", STORED, DECLARED, confirmed="1").status_code == 400
+        assert confirm(boss, "pause_periodic", STORED, DECLARED).status_code == 400
 
 
 @pytest.mark.usefixtures("handled")
@@ -217,7 +217,7 @@ class TestTimers:
         orders.start("18", 600)
         [shown] = re.findall(r'name="id" value="(\w+)"', page(boss, "timer", other))[:1]
         for action in ("fire", "cancel_timer"):
-            assert post(boss, action, mine, id=shown, confirmed="1").status_code == 404
+            assert confirm(boss, action, mine, id=shown).status_code == 404
         assert (orders.remaining("18") or 0) > 500 and not AuditTrail().entries()
 
     def test_one_timer(self, boss: Client) -> None:
@@ -233,7 +233,7 @@ class TestTimers:
         thing = Thing("timer", "17", "order")
         text = page(reader, "timer", thing) + page(reader, "timers", namespace="order")
         assert "secret" not in text and "Fire now" not in text
-        assert post(reader, "fire", thing, confirmed="1").status_code == 403
+        assert confirm(reader, "fire", thing).status_code == 403
 
 
 @pytest.mark.one_server

@@ -122,8 +122,10 @@ def add_locks(stack: ExitStack, things: dict[str, Thing]) -> None:
     assert Semaphore("printers", 1, timeout=600).acquire(blocking=False)
     assert ReadWriteLock("catalogue", timeout=600).read.acquire(blocking=False)
     nightly, printers = Lock("nightly"), Semaphore("printers", 1)
-    stack.enter_context(waiting(lambda: Lock("nightly").acquire(True, 90), nightly.info))
-    stack.enter_context(waiting(lambda: Semaphore("printers", 1).acquire(True, 90), printers.info))
+    stack.enter_context(waiting(lambda: Lock("nightly").acquire(True, 90), lambda: nightly.info().waiting))
+    stack.enter_context(
+        waiting(lambda: Semaphore("printers", 1).acquire(True, 90), lambda: printers.info().waiting)
+    )
     stack.callback(nightly.release_holder, "holder of nightly")
     stack.callback(lambda: [printers.release_holder(one.token) for one in printers.holders()])
     Latch("import", 3).count_down(2)
@@ -137,13 +139,16 @@ def add_locks(stack: ExitStack, things: dict[str, Thing]) -> None:
 
 
 @contextmanager
-def waiting(acquire: Callable[[], object], info: Callable[[], object]) -> Iterator[None]:
-    """A thread that waits for something."""
+def waiting(acquire: Callable[[], object], number: Callable[[], int]) -> Iterator[None]:
+    """Another thread acquires something during the block; `number`: how many clients wait for it."""
+    before = number()
     thread = threading.Thread(target=acquire, daemon=True)
     thread.start()
-    until(lambda: getattr(info(), "waiting"))  # noqa: B009 (of several types)
-    yield
-    thread.join(60)
+    until(lambda: number() > before)
+    try:
+        yield
+    finally:
+        thread.join(60)
 
 
 def add_channels(owner: User, other: User, directory: Path, things: dict[str, Thing]) -> None:
