@@ -132,7 +132,7 @@ class ChatPage(FactsPage):
         tables = [self.members(chat, first)]
         if self.may_read(self.thing):
             tables.append(self.messages())
-        return self.described(facts, tables)
+        return self.described(facts, tables, **explained(self, self.thing))
 
     def chat_from(self, first: int) -> chats.ChatUsage:
         """The chat, with members from this rank on; raises the Problem if it doesn't exist."""
@@ -323,7 +323,8 @@ class MailboxPage(FactsPage):
             (_("Newest"), Cell(str(box.last_id))),
             (_("Last fetched"), to_cell(box.fetched_at)),
         ]
-        return self.described(facts, [self.mails()] if self.may_read(self.thing) else [])
+        tables = [self.mails()] if self.may_read(self.thing) else []
+        return self.described(facts, tables, **explained(self, self.thing))
 
     def mails(self) -> Table:
         """The newest mails."""

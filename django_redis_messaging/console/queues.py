@@ -36,6 +36,7 @@ from .job_queues import Counted, Queue, all_queues, backend_of, count, queue_of
 from .jobs import CHANGES, FILTERS, PLACES, job_filter, shown_contents
 from .state import MAX_AGE
 from .tables import Action, Cell, Row, Table, Value, duration, to_cell
+from .why import explained
 
 if TYPE_CHECKING:
     from ..tasks.backend import RedisBackend
@@ -385,7 +386,8 @@ class WorkerPage(ThingPage):
             (_("Workers of %(alias)s") % {"alias": printable(alias)}, self.url("workers", backend=alias)),
         ]
         title, tables = self.thing.label, worker_tables(self, alias, found)
-        return self.page({"page_title": title, "crumbs": crumbs, "tables": tables})
+        context = {"page_title": title, "crumbs": crumbs, "tables": tables}
+        return self.page({**context, **explained(self, self.thing)})
 
 
 def worker_tables(page: ConsolePage, alias: str, workers: Sequence[WorkerInfo]) -> list[Table]:

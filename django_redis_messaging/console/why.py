@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from django.utils.text import capfirst
+
 from ..services.common.things import Thing
 from ..services.explaining import explain
 from .base import ConsolePage
@@ -29,8 +31,13 @@ def readable(text: str, things: Sequence[Thing]) -> str:
 
     >>> things = [Thing("lock", "a b"), Thing("task", "7", "default")]
     >>> readable("lock:a%20b is held by task:default/7", things)
-    'lock a b is held by task 7'
+    'Lock a b is held by task 7'
+    >>> readable("ann has not read 2 messages", things)
+    'ann has not read 2 messages'
     """
     for thing in things:
-        text = text.replace(str(thing), f"{kind_of(thing)} {thing.label}")
+        words = f"{kind_of(thing)} {thing.label}"
+        if text.startswith(str(thing)):
+            text = capfirst(words) + text.removeprefix(str(thing))
+        text = text.replace(str(thing), words)
     return text

@@ -14,6 +14,7 @@ from django.test import Client
 from pytest_django import Settings
 
 from django_redis_messaging import (
+    Chat,
     FileChannel,
     Latch,
     Leader,
@@ -24,6 +25,7 @@ from django_redis_messaging import (
     Semaphore,
     SemaphoreError,
     conf,
+    notify,
     rate_limit,
 )
 from django_redis_messaging.console import coordination
@@ -394,6 +396,11 @@ class TestWhy:
         assert "Read-write lock catalogue is held by" in why(boss, Thing("rwlock", "catalogue"))
         assert "Latch import is closed: 2 of 3 events are missing" in why(boss, Thing("latch", "import"))
         login = why(boss, Thing("rate", "ann", "login"))
+        chat = Chat.create("ann", ["bob"])
+        chat.send("ann", "hello")
+        assert "bob" in why(boss, Thing("chat", chat.id)) and "hello" not in why(boss, Thing("chat", chat.id))
+        notify("bob", {"text": "hello"})
+        assert "unread" in why(boss, Thing("mailbox", "bob"))
         assert "Rate limit ann is used up: 1 per 60 min" in login and "The next use is allowed at" in login
 
     def test_a_long_chain_takes_few_round_trips(self, boss: Client) -> None:
