@@ -16,9 +16,9 @@ from . import conf
 from .core.commands import Command, batched
 from .core.encoding import current_prefix
 from .core.operations import Steps, perform
-from .services.common.operators import Consumer, consumer_calls, parse_consumers
 from .services.expiries.timers import TimerEngine, namespaces_key
 from .services.jobs.engine import Engine
+from .services.jobs.heartbeats import Heartbeat, heartbeat_calls, parse_heartbeats
 from .services.jobs.keys import queues_key
 from .services.jobs.load import QueueLoad, count_queues
 from .services.jobs.queue import ONLY_QUEUE
@@ -53,9 +53,9 @@ class Survey:
     #: whether there are more than MAX_QUEUES
     is_truncated: bool
     #: by alias in TASKS, the workers that take tasks
-    workers: dict[str, list[Consumer]]
+    workers: dict[str, list[Heartbeat]]
     #: the listeners that fire timers; None: another alias has those
-    listeners: list[Consumer] | None
+    listeners: list[Heartbeat] | None
     #: duration of the first round trip: seconds
     round_trip: float
 
@@ -108,16 +108,16 @@ def survey(using: str) -> Survey:
     return Survey(counted, len(queues) > MAX_QUEUES, workers, listeners, round_trip)
 
 
-def _find(slots: _Slots) -> Steps[tuple[list[_Found], dict[str, list[Consumer]], list[Consumer] | None]]:
+def _find(slots: _Slots) -> Steps[tuple[list[_Found], dict[str, list[Heartbeat]], list[Heartbeat] | None]]:
     """The queues, at most one more than are counted, with workers and listeners."""
     timers, unlisted = TimerEngine(slots.prefix), [one for one in slots.backends if not one.queue_names]
-    calls = [call for one in slots.backends for call in consumer_calls(one.engine.keys)]
+    calls = [call for one in slots.backends for call in heartbeat_calls(one.engine.keys)]
     calls += [_names_call(one.engine.keys.queues) for one in unlisted]
     if slots.is_main:
-        calls += [*consumer_calls(timers.keys), _names_call(namespaces_key(slots.prefix))]
+        calls += [*heartbeat_calls(timers.keys), _names_call(namespaces_key(slots.prefix))]
         calls.append(_names_call(queues_key(slots.prefix)))
     replies = iter((yield calls) if calls else ())
-    workers = {one.alias: parse_consumers(*islice(replies, 2)) for one in slots.backends}
+    workers = {one.alias: parse_heartbeats(*islice(replies, 2)) for one in slots.backends}
     names = {one.alias: _names(next(replies)) for one in unlisted}
     found = [
         _Found("tasks", name, one.engine, name, one.alias)
@@ -126,7 +126,7 @@ def _find(slots: _Slots) -> Steps[tuple[list[_Found], dict[str, list[Consumer]],
     ]
     if not slots.is_main:
         return found, workers, None
-    listeners = parse_consumers(*islice(replies, 2))
+    listeners = parse_heartbeats(*islice(replies, 2))
     found += [_Found("timers", name, timers, name) for name in _names(next(replies))]
     found += [
         _Found("delay", name, Engine(slots.prefix, "queue", name), ONLY_QUEUE)
@@ -153,7 +153,7 @@ def _count(page: Sequence[_Found]) -> Steps[list[SurveyedQueue]]:
     ]
 
 
-def alive(consumers: Sequence[Consumer]) -> int:
+def alive(consumers: Sequence[Heartbeat]) -> int:
     """How many of these workers or listeners take jobs."""
     return sum(one.alive for one in consumers)
 

@@ -19,11 +19,11 @@ from ..core.topology import STANDALONE
 from ..errors import MessagingError
 from ..services.common.arguments import to_datetime
 from ..services.common.catalogue import Catalogue, Counts
-from ..services.common.operators import Consumer, consumer_calls, parse_consumers
 from ..services.expiries.timers import TimerEngine
 from ..services.history.gauges import QueueGauges, ServerGauges, Snapshot
 from ..services.history.history import MAX_READ, History
 from ..services.jobs.engine import Paused, parse_paused
+from ..services.jobs.heartbeats import Heartbeat, heartbeat_calls, parse_heartbeats
 
 if TYPE_CHECKING:
     from ..tasks.backend import RedisBackend
@@ -43,14 +43,14 @@ class Attendance:
     """Which processes are there, and what is paused."""
 
     #: by alias in TASKS, the workers
-    workers: Mapping[str, Sequence[Consumer]]
+    workers: Mapping[str, Sequence[Heartbeat]]
     #: by alias in TASKS, what is paused
     paused: Mapping[str, Sequence[Paused]]
     #: by alias in TASKS, seconds since a poller looked at its periodic tasks; None: none ever did
     silences: Mapping[str, float | None]
     #: by alias in TASKS, the number of its periodic tasks
     periodic: Mapping[str, int]
-    listeners: Sequence[Consumer]
+    listeners: Sequence[Heartbeat]
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,27 +156,27 @@ def increase(numbers: Sequence[int]) -> int:
 
 def read_attendance(aliases: Sequence[str]) -> Attendance:
     """Who is there, in one round trip for each alias."""
-    workers: dict[str, Sequence[Consumer]] = {}
+    workers: dict[str, Sequence[Heartbeat]] = {}
     paused: dict[str, Sequence[Paused]] = {}
     silences: dict[str, float | None] = {}
-    listeners: Sequence[Consumer] = ()
+    listeners: Sequence[Heartbeat] = ()
     periodic: dict[str, int] = {}
     timers = TimerEngine(current_prefix())
     for using in aliases:
         backends = [one for one in surveys.backends().values() if one.using == using]
         calls = [call for one in backends for call in calls_of(one)]
         if using == conf.alias():
-            calls += consumer_calls(timers.keys)
+            calls += heartbeat_calls(timers.keys)
         replies = perform(using, send(calls))
         for at, backend in enumerate(backends):
             clock, beats, pauses, polled, stored = replies[CALLS * at : CALLS * (at + 1)]
-            workers[backend.alias] = parse_consumers(clock, beats)
+            workers[backend.alias] = parse_heartbeats(clock, beats)
             paused[backend.alias] = parse_paused(pauses)
             age = (Clock.milliseconds(clock) - int(polled)) / 1000 if polled else None
             silences[backend.alias] = age
             periodic[backend.alias] = stored + declared(backend.alias)
         if using == conf.alias():
-            listeners = parse_consumers(*replies[-2:])
+            listeners = parse_heartbeats(*replies[-2:])
     return Attendance(workers, paused, silences, periodic, listeners)
 
 
@@ -184,7 +184,7 @@ def calls_of(backend: RedisBackend) -> list[Command]:
     """What is read of a backend."""
     keys = backend.engine.keys
     return [
-        *consumer_calls(keys),
+        *heartbeat_calls(keys),
         backend.engine.paused_call(),
         Command("HGET", keys.periodic, "polled", reads=True),
         Command("HLEN", keys.schedules, reads=True),
@@ -217,6 +217,6 @@ def read_slow(using: str) -> list[SlowCall]:
     ]
 
 
-def alive(found: Sequence[Consumer]) -> list[Consumer]:
+def alive(found: Sequence[Heartbeat]) -> list[Heartbeat]:
     """Those that consume jobs now."""
     return [one for one in found if one.alive]

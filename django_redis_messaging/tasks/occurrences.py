@@ -26,10 +26,10 @@ from ..core.encoding import encoded
 from ..core.operations import Clock, Command, Script, Steps, log_exception, perform
 from ..errors import InvalidArgument, MessagingError
 from ..services.common.arguments import to_datetime
-from ..services.common.operators import consumer_calls, parse_consumers
 from ..services.history.keys import Series
 from ..services.history.things import Numbers, register_reader
 from ..services.jobs.engine import HEARTBEAT_TIMEOUT, register_queue
+from ..services.jobs.heartbeats import heartbeat_calls, parse_heartbeats
 from ..services.jobs.poller import SWEEP_PAGE, Round, register, rounds_of_slot
 from . import records
 from .backend import SHARD, RedisBackend, aliases, our_backends
@@ -140,7 +140,7 @@ def processes(using: str) -> Steps[Mapping[Series, Numbers]]:
         call
         for one in found
         for call in (
-            *consumer_calls(one.engine.keys), Command("HLEN", one.engine.keys.schedules, reads=True)
+            *heartbeat_calls(one.engine.keys), Command("HLEN", one.engine.keys.schedules, reads=True)
         )
     ]  # fmt: skip
     return {
@@ -150,7 +150,7 @@ def processes(using: str) -> Steps[Mapping[Series, Numbers]]:
 
 
 def _numbers(backend: RedisBackend, clock: Sequence[bytes], beats: Sequence[bytes], stored: int) -> Numbers:
-    workers = [one for one in parse_consumers(clock, beats) if one.alive]
+    workers = [one for one in parse_heartbeats(clock, beats) if one.alive]
     return {
         "workers": len(workers),
         "running": sum(one.running for one in workers),

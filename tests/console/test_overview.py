@@ -21,7 +21,6 @@ from django_redis_messaging.console.problems import find_troubles
 from django_redis_messaging.console.state import Attendance, SlowCall, State
 from django_redis_messaging.core.operations import perform
 from django_redis_messaging.services.common.catalogue import MARKERS, Catalogue, Counts
-from django_redis_messaging.services.common.operators import Consumer
 from django_redis_messaging.services.history.gauges import (
     QueueGauges,
     read_servers,
@@ -34,6 +33,7 @@ from django_redis_messaging.services.history.recording import Counts as Recorded
 from django_redis_messaging.services.history.recording import record
 from django_redis_messaging.services.history.things import THINGS
 from django_redis_messaging.services.jobs.engine import Paused
+from django_redis_messaging.services.jobs.heartbeats import Heartbeat
 
 from ..support.aliases import entry
 from ..support.console import page
@@ -46,7 +46,8 @@ NOW = datetime.now(UTC)
 BACKEND = Series("backend", "default", "default")
 THERE = Attendance({}, {}, {"default": 1.0}, {"default": 1}, [])
 FINE = State([], [], 5, THERE, {}, [], Counts(dict.fromkeys(MARKERS, 0), True))
-ALIVE, LOST = Consumer("web1-17-a", 1.0, True, 2), Consumer("web1-18-b", 60.0, True, 1)
+ALIVE = Heartbeat.parse(b"web1-17-a", b"99000 99000 0 2 0", 100_000)
+LOST = Heartbeat.parse(b"web1-18-b", b"40000 40000 0 1 0", 100_000)
 
 
 def wrong(**more: Any) -> State:

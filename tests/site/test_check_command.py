@@ -25,9 +25,10 @@ from django_redis_messaging.core import clients
 from django_redis_messaging.devserver.server import EmbeddedServer
 from django_redis_messaging.management import loops
 from django_redis_messaging.services.common import operators
-from django_redis_messaging.services.common.operators import PROBES, Consumer, Health, probe_key
+from django_redis_messaging.services.common.operators import PROBES, Health, probe_key
 from django_redis_messaging.services.expiries.timers import TIMERS
 from django_redis_messaging.services.jobs.engine import HEARTBEAT_TIMEOUT
+from django_redis_messaging.services.jobs.heartbeats import Heartbeat
 from django_redis_messaging.services.jobs.keys import JobKeys
 from django_redis_messaging.tasks import periodic
 from django_redis_messaging.tasks.schedules import periodic_tasks
@@ -311,7 +312,7 @@ def write_heartbeat(worker: str, *, beat: int, consumed: int, started: int, runn
 
 
 def test_async_operations(own_prefix: str) -> None:
-    async def check() -> list[list[Consumer]]:
+    async def check() -> list[list[Heartbeat]]:
         await Health().aprobe()
         found = [await Health().aworkers("default"), await Health().alisteners()]
         await clients.aclose()

@@ -22,7 +22,8 @@ from ...checks.values import check_settings
 from ...core.outcome import deadline
 from ...core.topology import SCAN_COUNT
 from ...errors import MessagingError
-from ...services.common.operators import Consumer, Health
+from ...services.common.operators import Health
+from ...services.jobs.heartbeats import Heartbeat
 from .. import loops
 from ..output import Display, State, format_count
 from . import messaging_stats
@@ -206,7 +207,7 @@ def _check_queues(report: Report, max_age: float) -> None:
         report.add([str(error)])
 
 
-def _tasks() -> Iterator[tuple[list[Consumer], list[messaging_stats.Row]]]:
+def _tasks() -> Iterator[tuple[list[Heartbeat], list[messaging_stats.Row]]]:
     """For each backend, the workers that take tasks, and its queues."""
     for backend in loops.backends().values():
         workers = Health(using=backend.using).workers(backend.alias)
@@ -226,7 +227,7 @@ def _without_poller() -> Iterator[str]:
         )
 
 
-def _alive(found: Iterable[Consumer]) -> list[Consumer]:
+def _alive(found: Iterable[Heartbeat]) -> list[Heartbeat]:
     return [one for one in found if one.alive]
 
 

@@ -12,10 +12,10 @@ from urllib.parse import unquote
 
 from ...core.commands import batched
 from ...core.encoding import FORMAT, tag
-from ...core.operations import Clock, Command, Fan, Script, Service, Steps, asynchronous, operation, perform
+from ...core.operations import Fan, Script, Service, Steps, asynchronous, operation, perform
 from ..expiries.timers import TIMERS
 from ..files import FileChannel, FileStats
-from ..jobs.engine import HEARTBEAT_TIMEOUT
+from ..jobs.heartbeats import Heartbeat, heartbeat_calls, parse_heartbeats
 from ..jobs.keys import JobKeys
 from ..latches.latch import LatchInfo, LatchKeys, info_command
 from ..latches.latch import parse_info as parse_latch
@@ -185,24 +185,6 @@ def probe_key(prefix: str, number: int) -> str:
     return tag(prefix, "probe", str(number))
 
 
-@dataclass(frozen=True, slots=True)
-class Consumer:
-    """A worker or a listener, as of its latest heartbeat."""
-
-    id: str
-    #: seconds since that heartbeat
-    silent: float
-    #: whether it claimed jobs since the heartbeat before, is running some, or has just started
-    consumes: bool
-    #: number of jobs it was running
-    running: int
-
-    @property
-    def alive(self) -> bool:
-        """Whether it consumes jobs and its heartbeat is recent."""
-        return self.consumes and self.silent * 1000 <= HEARTBEAT_TIMEOUT
-
-
 class Health(Service):
     """Reads the state of the app, and writes probe keys only."""
 
@@ -215,35 +197,18 @@ class Health(Service):
     aprobe = asynchronous(probe)
 
     @operation
-    def workers(self, alias: str) -> Steps[list[Consumer]]:
+    def workers(self, alias: str) -> Steps[list[Heartbeat]]:
         """The workers of a task backend."""
-        return (yield from self._consumers("tasks", alias))
+        return (yield from self._heartbeats("tasks", alias))
 
     aworkers = asynchronous(workers)
 
     @operation
-    def listeners(self) -> Steps[list[Consumer]]:
+    def listeners(self) -> Steps[list[Heartbeat]]:
         """The listeners that fire timers."""
-        return (yield from self._consumers(*TIMERS))
+        return (yield from self._heartbeats(*TIMERS))
 
     alisteners = asynchronous(listeners)
 
-    def _consumers(self, kind: str, value: str) -> Steps[list[Consumer]]:
-        return parse_consumers(*(yield consumer_calls(JobKeys(self._prefix, kind, value))))
-
-
-def consumer_calls(keys: JobKeys) -> list[Command]:
-    """The calls that read the workers or listeners of a slot, to be sent with others."""
-    return [Clock(keys.workers), Command("HGETALL", keys.workers, reads=True)]
-
-
-def parse_consumers(clock: Sequence[bytes], flat: Sequence[bytes]) -> list[Consumer]:
-    """The replies to `consumer_calls`."""
-    now = Clock.milliseconds(clock)
-    return [_consumer(now, worker.decode(), beat) for worker, beat in batched(flat, 2)]
-
-
-def _consumer(now: int, worker: str, line: bytes) -> Consumer:
-    beat, consumed, began, running = map(int, line.split()[:4])
-    busy = running > 0 or consumed >= beat or began >= beat
-    return Consumer(worker, max(now - beat, 0) / 1000, busy, running)
+    def _heartbeats(self, kind: str, value: str) -> Steps[list[Heartbeat]]:
+        return parse_heartbeats(*(yield heartbeat_calls(JobKeys(self._prefix, kind, value))))

@@ -9,8 +9,8 @@ from ...core.encoding import current_prefix
 from ...core.operations import Steps
 from ...errors import MessagingError
 from ..common.catalogue import count_things
-from ..common.operators import consumer_calls, parse_consumers
 from ..expiries.timers import TimerEngine
+from ..jobs.heartbeats import heartbeat_calls, parse_heartbeats
 from ..jobs.poller import default_alias
 from .keys import Series
 
@@ -54,6 +54,6 @@ def read_things(using: str) -> Steps[dict[Series, Numbers]]:
 def things(using: str) -> Steps[Mapping[Series, Numbers]]:
     """The listeners, and the things of each kind."""
     prefix = current_prefix()
-    listeners = parse_consumers(*(yield consumer_calls(TimerEngine(prefix).keys)))
+    listeners = parse_heartbeats(*(yield heartbeat_calls(TimerEngine(prefix).keys)))
     counts = yield from count_things(using, prefix)
     return {THINGS: {"listeners": sum(one.alive for one in listeners), **counts.by_kind}}

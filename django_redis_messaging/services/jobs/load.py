@@ -7,11 +7,11 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
-from urllib.parse import unquote
 
 from ...core.commands import Script, batched
-from ...core.operations import Clock, Command, Steps
-from .engine import HEARTBEAT_TIMEOUT, Engine, Paused, parse_paused
+from ...core.operations import Command, Steps
+from .engine import Engine, Paused, parse_paused
+from .heartbeats import heartbeat_calls, parse_heartbeats
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,13 +77,13 @@ def read_loads_and(
     queues: Sequence[tuple[Engine, str]], more: Sequence[Command]
 ) -> Steps[tuple[list[QueueLoad], list[Any]]]:
     """As `read_loads`, with the replies of further commands, in the same round trip."""
-    keys = dict.fromkeys(engine.keys.workers for engine, _ in queues)
+    slots = {engine.keys.workers: engine.keys for engine, _ in queues}
     steps: list[Command | Script] = [engine.stats_call(queue) for engine, queue in queues]
-    for key in keys:
-        steps += (Clock(key), Command("HGETALL", key, reads=True))
+    for keys in slots.values():
+        steps += heartbeat_calls(keys)
     replies = yield [*steps, *more]
     beats = batched(replies[len(queues) : len(steps)], 2)
-    rates = {key: _rates(Clock.milliseconds(now), flat) for key, (now, flat) in zip(keys, beats, strict=True)}
+    rates = {key: _rates(*pair) for key, pair in zip(slots, beats, strict=True)}
     loads = []
     for (engine, queue), (ready, delayed, leased, dead, oldest, parked) in zip(queues, replies, strict=False):
         age, rate = None if oldest < 0 else oldest / 1000, round(rates[engine.keys.workers][queue], 3)
@@ -91,14 +91,10 @@ def read_loads_and(
     return loads, replies[len(steps) :]
 
 
-def _rates(now: int, flat: Sequence[bytes]) -> dict[str, float]:
-    """The rate at each queue, from heartbeats in the format of workers_beat.lua. A worker that has been
-    silent for long doesn't count."""
+def _rates(clock: Sequence[bytes], flat: Sequence[bytes]) -> dict[str, float]:
+    """The rate at each queue. A worker that has been silent for long doesn't count."""
     rates: dict[str, float] = defaultdict(float)
-    for _, line in batched(flat, 2):
-        beat, _, _, _, _, *queues = line.decode().split()
-        if now - int(beat) <= HEARTBEAT_TIMEOUT:
-            for text in queues:
-                queue, _, numbers = text.rpartition("=")
-                rates[unquote(queue)] += float(numbers.partition("/")[2])
+    for one in parse_heartbeats(clock, flat):
+        for queue, rate in one.rates.items() if one.is_recent else ():
+            rates[queue] += rate
     return rates

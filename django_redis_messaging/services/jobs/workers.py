@@ -8,10 +8,11 @@ from datetime import datetime
 from typing import Any
 from urllib.parse import unquote
 
-from ...core.commands import Script, batched
-from ...core.operations import Clock, Command, Steps
+from ...core.commands import Script
+from ...core.operations import Command, Steps
 from ..common.arguments import to_datetime
 from .engine import HEARTBEAT_TIMEOUT, Engine, parse_state
+from .heartbeats import Heartbeat, heartbeat_calls, parse_heartbeats
 
 #: queues whose running jobs are read, and jobs of each
 MAX_QUEUES, MAX_RUNNING = 100, 50
@@ -66,19 +67,18 @@ def read_workers(
 ) -> Steps[list[WorkerInfo]]:
     """The live workers by their ids, in one round trip. `max_silence`: ms since their heartbeats; silent ones
     are stored until another worker sends a heartbeat."""
-    names, key = queues[:MAX_QUEUES], engine.keys.workers
+    names = queues[:MAX_QUEUES]
     calls: list[Command | Script] = [
         engine.list_call(name, "leased", ("", ""), MAX_RUNNING, excerpt=0, filters=_NO_FILTERS)
         for name in names
     ]
-    clock, flat, *pages = yield [Clock(key), Command("HGETALL", key, reads=True), *calls]
+    clock, flat, *pages = yield [*heartbeat_calls(engine.keys), *calls]
     running: dict[str, list[LeasedTo]] = {}
     for name, (_, _, jobs) in zip(names, pages, strict=True):
         for job in jobs:
             _add(running, name, job)
-    now = Clock.milliseconds(clock)
-    found = [_worker(worker.decode(), line.decode(), now, running) for worker, line in batched(flat, 2)]
-    return sorted((one for one in found if one.silent * 1000 <= max_silence), key=lambda one: one.id)
+    found = (one for one in parse_heartbeats(clock, flat) if one.silent * 1000 <= max_silence)
+    return [_worker(one, running.get(one.id, [])) for one in sorted(found, key=lambda one: one.id)]
 
 
 def _add(running: dict[str, list[LeasedTo]], queue: str, job: Sequence[Any]) -> None:
@@ -98,21 +98,20 @@ def _add(running: dict[str, list[LeasedTo]], queue: str, job: Sequence[Any]) -> 
     running.setdefault(state.workers[-1] if state.workers else "", []).append(leased)
 
 
-def _worker(worker: str, line: str, now: int, running: dict[str, list[LeasedTo]]) -> WorkerInfo:
-    """A worker from its heartbeat in the format of workers_beat.lua. Its id is host, process id, random."""
-    numbers, queues = line.split()[:5], line.split()[5:]
-    beat, consumed, started, running_now, done = map(int, numbers)
+def _worker(heartbeat: Heartbeat, jobs: Sequence[LeasedTo]) -> WorkerInfo:
+    """A worker with what it runs. Its id is host, process id, random."""
+    worker = heartbeat.id
     host, pid, _ = worker.rsplit("-", 2) if worker.count("-") >= 2 else (worker, "", "")
     return WorkerInfo(
         id=worker,
         host=host,
         pid=pid,
-        started_at=to_datetime(started),
-        beat_at=to_datetime(beat),
-        silent=max(now - beat, 0) / 1000,
-        is_consuming=running_now > 0 or consumed >= beat or started >= beat,
-        running=running_now,
-        done=done,
-        queues=tuple(unquote(one.rpartition("=")[0]) for one in queues),
-        jobs=sorted(running.get(worker, []), key=lambda one: one.since),
+        started_at=to_datetime(heartbeat.started),
+        beat_at=to_datetime(heartbeat.beat),
+        silent=heartbeat.silent,
+        is_consuming=heartbeat.consumes,
+        running=heartbeat.running,
+        done=heartbeat.done,
+        queues=tuple(heartbeat.rates),
+        jobs=sorted(jobs, key=lambda one: one.since),
     )
