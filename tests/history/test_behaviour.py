@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from django_redis_messaging import Chat, DelayQueue, Expiry, InvalidArgument, Lock, Semaphore, conf
+from django_redis_messaging.core.clients import execute
 from django_redis_messaging.core.operations import perform
 from django_redis_messaging.services.common.catalogue import MARKERS
 from django_redis_messaging.services.expiries.timers import TimerEngine
@@ -80,6 +81,19 @@ def memory() -> int:
     """Bytes that the history takes."""
     keys = server().scan_iter(f"{HistoryKeys(conf.prefix()).tag}:*")
     return sum(server().memory_usage(key, samples=0) for key in keys)
+
+
+def counted() -> tuple[list[QueueGauges], int]:
+    """The gauges of all queues, and how many commands reading them has sent."""
+    steps = gauges.count_queues(conf.alias(), gauges.MAX_QUEUES, gauges.Snapshot(None, None, [], []))
+    sent, reply = 0, None
+    while True:
+        try:
+            step = steps.send(reply)
+        except StopIteration as end:
+            return end.value, sent
+        sent += len(step) if isinstance(step, list) else 1
+        reply = execute(conf.alias(), step)
 
 
 @pytest.fixture
@@ -324,6 +338,18 @@ class TestPoller:
         with permissions.limited(messaging_alias, own_prefix):
             self.poll(monkeypatch)
         assert History().series() == [BACKEND, MAIL]
+
+    def test_200_queues_take_a_command_a_second(self, settings: Any) -> None:
+        """They are in one slot. Delay queues, which have slots of their own, take a command each."""
+        names = [f"q{number}" for number in range(200)]
+        settings.TASKS = {"default": {**settings.TASKS["default"], "QUEUES": names}}
+        jobs.noop.using(queue_name="q150").enqueue()
+        found, sent = counted()
+        assert [one.series.name for one in found if not one.is_idle] == ["q150"]
+        assert sent <= gauges.INTERVAL
+        for number in range(5):
+            DelayQueue(f"mail-{number}").push("job")
+        assert counted()[1] == sent + 5
 
     def test_the_rate_at_which_jobs_are_added(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """What the queue has grown by, and what ended meanwhile."""

@@ -10,7 +10,7 @@ from django_redis_messaging.tasks import QueueLoad
 
 from ..conftest import Call
 from ..support.server import server, server_ms, until
-from ..support.workers import at_work, backend, engine, keys
+from ..support.workers import at_work, backend, engine, keys, sent
 from . import jobs
 
 pytestmark = pytest.mark.one_server
@@ -67,6 +67,30 @@ def test_names_of_queues_are_encoded() -> None:
     beat("w", **{name: 20})
     [load] = backend().stats()
     assert (load.queue, load.throughput) == (name, about(2))
+
+
+@pytest.mark.usefixtures("any_queue")
+@pytest.mark.parametrize(
+    ("queues", "priorities", "scripts"),
+    [
+        pytest.param(200, 0, 4, id="idle"),
+        pytest.param(60, 5, 3, id="with so many states to read that a script leaves some to the next one"),
+    ],
+)
+def test_a_script_counts_many_queues(queues: int, priorities: int, scripts: int) -> None:
+    names = [f"q{number:03}" for number in range(queues)]
+    server().zadd(keys().queues, dict.fromkeys(names, server_ms()))
+    for name in names:
+        for priority in range(priorities):
+            jobs.noop.using(queue_name=name, priority=priority).enqueue()
+    jobs.noop.using(queue_name=names[-1]).enqueue()
+    backend().stats()  # the server has the script
+    before = sent(server())
+    loads = backend().stats()
+    assert sent(server()) == before + scripts
+    assert [load.queue for load in loads] == names
+    assert [load.ready for load in loads] == [*[priorities] * (queues - 1), priorities + 1]
+    assert all((load.oldest_age is None) == (load.ready == 0) for load in loads)
 
 
 def test_young_worker_has_its_mean_rate() -> None:

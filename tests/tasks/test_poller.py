@@ -237,7 +237,7 @@ class TestPace:
         self, queues: int, lasting: EmbeddedServer, connect: Connect
     ) -> None:
         """Although something of the last queue is due every 10 ms. Without a history, for which a poller
-        counts each queue once in ten seconds."""
+        counts each delay queue by a command once in ten seconds."""
         connect(lasting, HISTORY_MAX_SERIES=0)
         for number in range(queues):
             DelayQueue(f"q{number}").push("job", delay=3600)

@@ -38,7 +38,7 @@ INTERVAL = RESOLUTIONS[0].seconds
 #: queues that a poller counts; those that a page counts, if no poller has
 MAX_QUEUES, MAX_FRESH = 1000, 200
 #: queues that are counted in one round trip
-PIPELINE_SIZE = 50
+PIPELINE_SIZE = 200
 #: age of a snapshot from which on rates are worked out
 MIN_SECONDS = 1.0
 #: ms for which a snapshot is kept

@@ -15,7 +15,7 @@ moment at which its job is due, but not at every push: a process remembers what 
 removes a registration that is older than MAX_AGE, after it has found the queue empty; so no queue with jobs
 is forgotten, however long they are delayed. Nothing else removes registrations: workers don't read them, and
 the statistics don't write, so that users of Redis who may only read can run them. Without a poller, names
-that are no longer used stay: some bytes each in Redis, and a script each for the statistics.
+that are no longer used stay: some bytes each in Redis, and some commands for the statistics.
 """
 
 from __future__ import annotations
@@ -474,9 +474,10 @@ class Engine:
         reply: list[int] = yield self.stats_call(queue)
         return reply
 
-    def stats_call(self, queue: str) -> Script:
-        """The call of `stats`, to be sent with those of other queues."""
-        return Script("jobs/stats", self.keys.queue(queue).with_records, (_dead_ttl(), self._max_lost()))
+    def stats_call(self, *queues: str) -> Script:
+        """The call of `stats` for some queues. Its reply has the numbers of the first ones, at least of one,
+        in one list."""
+        return Script("jobs/stats", self.keys.with_queues(queues), (_dead_ttl(), self._max_lost()))
 
     def is_empty(self, queue: str) -> Steps[bool]:
         """Whether nothing is stored of a queue, and no results of its slot."""

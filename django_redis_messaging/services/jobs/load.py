@@ -8,10 +8,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from ...core.commands import Script, batched
+from ...core.commands import batched
 from ...core.operations import Command, Steps
 from .engine import Engine, Paused, parse_paused
 from .heartbeats import heartbeat_calls, parse_heartbeats
+
+#: queues of a slot that one script counts, and the numbers that it replies of each
+PAGE, NUMBERS = 50, 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +71,8 @@ def _counted(queue: str, load: QueueLoad, paused: Sequence[Paused]) -> Counted:
 
 
 def read_loads(queues: Sequence[tuple[Engine, str]]) -> Steps[list[QueueLoad]]:
-    """The loads of queues, in one round trip. The rates are those of the workers' latest heartbeats."""
+    """The loads of queues, in one round trip; in some more where their jobs have many priorities, or many
+    leases have expired. The rates are those of the workers' latest heartbeats."""
     loads, _ = yield from read_loads_and(queues, ())
     return loads
 
@@ -77,18 +81,39 @@ def read_loads_and(
     queues: Sequence[tuple[Engine, str]], more: Sequence[Command]
 ) -> Steps[tuple[list[QueueLoad], list[Any]]]:
     """As `read_loads`, with the replies of further commands, in the same round trip."""
-    slots = {engine.keys.workers: engine.keys for engine, _ in queues}
-    steps: list[Command | Script] = [engine.stats_call(queue) for engine, queue in queues]
-    for keys in slots.values():
-        steps += heartbeat_calls(keys)
-    replies = yield [*steps, *more]
-    beats = batched(replies[len(queues) : len(steps)], 2)
-    rates = {key: _rates(*pair) for key, pair in zip(slots, beats, strict=True)}
-    loads = []
-    for (engine, queue), (ready, delayed, leased, dead, oldest, parked) in zip(queues, replies, strict=False):
-        age, rate = None if oldest < 0 else oldest / 1000, round(rates[engine.keys.workers][queue], 3)
-        loads.append(QueueLoad(queue, ready, delayed, leased, dead, age, rate, parked))
-    return loads, replies[len(steps) :]
+    slots: dict[str, tuple[Engine, list[str]]] = {}
+    for engine, queue in queues:
+        slots.setdefault(engine.keys.tag, (engine, []))[1].append(queue)
+    pages = [(engine, page) for engine, names in slots.values() for page in batched(names, PAGE)]
+    # the consumers of delay queues store no heartbeats
+    beating = [engine.keys for engine, _ in slots.values() if engine.slot[1] != "queue"]
+    beats = [call for keys in beating for call in heartbeat_calls(keys)]
+    counts, replies = yield from _count(pages, [*beats, *more])
+    rates = {keys.tag: _rates(*pair) for keys, pair in zip(beating, batched(replies, 2), strict=False)}
+    loads = [
+        _load(queue, counts[engine.keys.tag, queue], rates.get(engine.keys.tag, {}).get(queue, 0.0))
+        for engine, queue in queues
+    ]
+    return loads, replies[len(beats) :]
+
+
+def _count(
+    pages: Sequence[tuple[Engine, Sequence[str]]], more: Sequence[Command]
+) -> Steps[tuple[dict[tuple[str, str], Sequence[int]], list[Any]]]:
+    """The numbers of queues, by slot and name; and the replies to `more`. Queues that a script has left out
+    take a further round trip."""
+    replies = yield [*(engine.stats_call(*names) for engine, names in pages), *more]
+    counts: dict[tuple[str, str], Sequence[int]] = {}
+    left = []
+    for (engine, names), reply in zip(pages, replies, strict=False):
+        found = list(batched(reply, NUMBERS))
+        counts |= {(engine.keys.tag, name): one for name, one in zip(names, found, strict=False)}
+        if len(found) < len(names):
+            left.append((engine, names[len(found) :]))
+    if left:
+        others, _ = yield from _count(left, ())
+        counts |= others
+    return counts, replies[len(pages) :]
 
 
 def _rates(clock: Sequence[bytes], flat: Sequence[bytes]) -> dict[str, float]:
@@ -98,3 +123,9 @@ def _rates(clock: Sequence[bytes], flat: Sequence[bytes]) -> dict[str, float]:
         for queue, rate in one.rates.items() if one.is_recent else ():
             rates[queue] += rate
     return rates
+
+
+def _load(queue: str, numbers: Sequence[int], rate: float) -> QueueLoad:
+    ready, delayed, leased, dead, oldest, parked = numbers
+    age = None if oldest < 0 else oldest / 1000
+    return QueueLoad(queue, ready, delayed, leased, dead, age, round(rate, 3), parked)

@@ -1,4 +1,4 @@
--- Counts the jobs of a queue as if everything due by time had been done.
+-- Counts the jobs of queues as if everything due by time had been done.
 --
 -- uses _places.lua
 -- uses _queue.lua
@@ -7,55 +7,85 @@
 -- reads only
 --
 -- KEYS  1-15 records, see _records.lua
--- KEYS  16-22 queue, see _queue.lua
+-- KEYS  16… queues, see _queue.lua
 -- ARGV  1 age at which a dead job is removed: ms
 -- ARGV  2 expired leases at which a job is dead, 0 if these count as failures
--- Returns ready, delayed, leased, dead, how long the oldest ready job has been due (ms), or -1, and parked
-local records, queue = records_at(KEYS), queue_at(KEYS, 1)
-local max_age, max_lost = tonumber(ARGV[1]), tonumber(ARGV[2])
+-- Returns six numbers for each queue, in one list: ready, delayed, leased, dead, how long the oldest ready job has been due
+-- (ms), or -1, and parked. The last queues are left out if many states had to be read for those before them.
+local records, max_age, max_lost = records_at(KEYS), tonumber(ARGV[1]), tonumber(ARGV[2])
 local now = milliseconds()
-local marker = tonumber(redis.call('ZSCORE', queue.delayed, MARKER) or nil)
-local due = redis.call('ZCOUNT', queue.delayed, '-inf', now) - (marker and marker <= now and 1 or 0)
-local expired = redis.call('ZCOUNT', queue.leased, '-inf', now)
-local first = redis.call('ZRANGE', queue.delayed, 0, 1, 'WITHSCORES')
-local oldest = tonumber(first[1] == MARKER and first[4] or first[2])
+-- The number of states that have been read, and that at which no further queue is counted.
+local read, ENOUGH = 0, 200
 
-local function note_due(moment)
-  oldest = math.min(oldest or moment, moment)
+-- How many delayed jobs are due, how many are not, and the earliest moment at which one is due.
+local function count_delayed(queue)
+  local all = redis.call('ZCARD', queue.delayed)
+  if all == 0 then
+    return 0, 0
+  end
+  local marker = tonumber(redis.call('ZSCORE', queue.delayed, MARKER) or nil)
+  local due = redis.call('ZCOUNT', queue.delayed, '-inf', now) - (marker and marker <= now and 1 or 0)
+  local first = redis.call('ZRANGE', queue.delayed, 0, 1, 'WITHSCORES')
+  return due, all - (marker and 1 or 0) - due, tonumber(first[1] == MARKER and first[4] or first[2])
 end
 
--- A lease that expired in a last attempt leaves a dead job. Only the first 500 are read.
-local dying = 0
-local leases = redis.call('ZRANGEBYSCORE', queue.leased, '-inf', now, 'WITHSCORES', 'LIMIT', 0, 500)
-for at = 1, #leases, 2 do
-  local state = read_state(records, leases[at])
-  if state then
-    count_lost(state, max_lost)
+-- How many leases have expired, how many of these leave a dead job, since the attempt was the last one, and the earliest
+-- moment at which one of the others expired. Only the first 200 are read.
+local function count_expired(queue)
+  local expired, dying, oldest = redis.call('ZCOUNT', queue.leased, '-inf', now), 0, nil
+  if expired == 0 then
+    return 0, 0
   end
-  if state and not has_attempts_left(state, max_lost) then
-    dying = dying + 1
-  else
-    note_due(tonumber(leases[at + 1]))
+  local ids = redis.call('ZRANGEBYSCORE', queue.leased, '-inf', now, 'LIMIT', 0, 200)
+  for at, text in ipairs(redis.call('HMGET', records.states, unpack(ids))) do
+    local state = text and parse_state(text)
+    if state then
+      count_lost(state, max_lost)
+    end
+    if state and not has_attempts_left(state, max_lost) then
+      dying = dying + 1
+    else
+      oldest = oldest or tonumber(redis.call('ZSCORE', queue.leased, ids[at]))
+    end
+  end
+  read = read + #ids
+  return expired, dying, oldest
+end
+
+-- The earliest moment at which one of the ready jobs was due. The first job of each priority is the oldest of it, unless
+-- groups take turns, or it was promoted.
+local function oldest_ready(queue)
+  local oldest, from = nil, '-inf'
+  while true do
+    local head = redis.call('ZRANGEBYSCORE', queue.ready, from, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
+    if not head[1] then
+      return oldest
+    end
+    local state = redis.call('HGET', records.states, head[1])
+    local due = tonumber(state and string.match(state, ' due=(%d+)') or nil)
+    oldest = math.min(oldest or math.huge, due or math.huge)
+    read = read + 1
+    from = next_band(head[2])
   end
 end
--- The first job of each priority is the oldest of it, unless groups take turns, or it was promoted.
-local from = '-inf'
-while true do
-  local head = redis.call('ZRANGEBYSCORE', queue.ready, from, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
-  if not head[1] then
+
+local numbers = {}
+for _, queue in ipairs(queues_at(KEYS)) do
+  local due, delayed, first_due = count_delayed(queue)
+  local expired, dying, first_expired = count_expired(queue)
+  local oldest = math.min(first_due or now + 1, first_expired or now + 1, oldest_ready(queue) or now + 1)
+  for _, number in ipairs({
+    redis.call('ZCARD', queue.ready) + due + expired - dying,
+    delayed,
+    redis.call('ZCARD', queue.leased) - expired,
+    redis.call('ZCOUNT', queue.dead, '(' .. digits(now - max_age), '+inf') + dying,
+    oldest <= now and now - oldest or -1,
+    redis.call('ZCARD', queue.parked),
+  }) do
+    numbers[#numbers + 1] = number
+  end
+  if read >= ENOUGH then
     break
   end
-  local state = read_state(records, head[1])
-  if state then
-    note_due(tonumber(state.moment))
-  end
-  from = next_band(head[2])
 end
-return {
-  redis.call('ZCARD', queue.ready) + due + expired - dying,
-  redis.call('ZCARD', queue.delayed) - (marker and 1 or 0) - due,
-  redis.call('ZCARD', queue.leased) - expired,
-  redis.call('ZCOUNT', queue.dead, '(' .. digits(now - max_age), '+inf') + dying,
-  oldest and oldest <= now and now - oldest or -1,
-  redis.call('ZCARD', queue.parked),
-}
+return numbers
