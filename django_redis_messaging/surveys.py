@@ -5,23 +5,23 @@ For metrics and health checks: two round trips, and one more for each 100 queues
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
-from itertools import islice
+from itertools import groupby
+from operator import itemgetter
 from time import perf_counter
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from . import conf
-from .core.commands import Command, batched
+from .core.commands import batched
 from .core.encoding import current_prefix
 from .core.operations import Steps, perform
-from .services.expiries.timers import TimerEngine, namespaces_key
+from .services.expiries.timers import TimerEngine
 from .services.jobs.engine import Engine
 from .services.jobs.heartbeats import Heartbeat, heartbeat_calls, parse_heartbeats
-from .services.jobs.keys import queues_key
-from .services.jobs.load import QueueLoad, count_queues
-from .services.jobs.queue import ONLY_QUEUE
+from .services.jobs.load import Counted, QueueLoad, count_queues
+from .services.jobs.sources import Queue, read_queues, read_queues_and
 
 if TYPE_CHECKING:
     from .tasks.backend import RedisBackend
@@ -60,24 +60,6 @@ class Survey:
     round_trip: float
 
 
-class _Found(NamedTuple):
-    """A queue that is to be counted."""
-
-    kind: str
-    name: str
-    engine: Engine
-    queue: str
-    backend: str = ""
-
-
-class _Slots(NamedTuple):
-    """What a Redis has: the backends of tasks; and if it is that of ALIAS, delay queues and timers."""
-
-    prefix: str
-    backends: Sequence[RedisBackend]
-    is_main: bool
-
-
 def backends() -> dict[str, RedisBackend]:
     """The backends of TASKS that are this app's, by alias; none where Django's Tasks are not installed."""
     if not tasks_installed():
@@ -97,60 +79,47 @@ def aliases() -> list[str]:
     return list(dict.fromkeys([conf.alias(), *(backend.using for backend in backends().values())]))
 
 
+def all_queues(limit: int) -> list[Queue]:
+    """The queues at all aliases, up to `limit` at each, in one round trip for each; raises MessagingError."""
+    return [queue for using in aliases() for queue in perform(using, read_queues(using, limit))]
+
+
+def count(queues: Iterable[tuple[str, Engine, str]]) -> list[Counted]:
+    """The loads of queues, and what is paused; of each: its alias, its engine, and its name in the keys. One
+    round trip for each PAGE, and at least for each alias; raises MessagingError."""
+    found: list[Counted] = []
+    for using, group in groupby(queues, key=itemgetter(0)):
+        for page in batched(group, PAGE):
+            found += perform(using, count_queues([one[1:] for one in page]))
+    return found
+
+
 def survey(using: str) -> Survey:
     """Survey the Redis of an alias; raises MessagingError."""
-    here = [backend for backend in backends().values() if backend.using == using]
-    slots = _Slots(current_prefix(), here, is_main=using == conf.alias())
     began = perf_counter()
-    queues, workers, listeners = perform(using, _find(slots))
+    queues, workers, listeners = perform(using, _find(using))
     round_trip = perf_counter() - began
-    counted = [queue for page in batched(queues[:MAX_QUEUES], PAGE) for queue in perform(using, _count(page))]
-    return Survey(counted, len(queues) > MAX_QUEUES, workers, listeners, round_trip)
+    some = queues[:MAX_QUEUES]
+    counted = count((using, one.engine, one.stored) for one in some)
+    surveyed = [
+        SurveyedQueue(one.kind, one.name, found.load, one.where, found.pause is not None)
+        for one, found in zip(some, counted, strict=True)
+    ]
+    return Survey(surveyed, len(queues) > MAX_QUEUES, workers, listeners, round_trip)
 
 
-def _find(slots: _Slots) -> Steps[tuple[list[_Found], dict[str, list[Heartbeat]], list[Heartbeat] | None]]:
+def _find(using: str) -> Steps[tuple[list[Queue], dict[str, list[Heartbeat]], list[Heartbeat] | None]]:
     """The queues, at most one more than are counted, with workers and listeners."""
-    timers, unlisted = TimerEngine(slots.prefix), [one for one in slots.backends if not one.queue_names]
-    calls = [call for one in slots.backends for call in heartbeat_calls(one.engine.keys)]
-    calls += [_names_call(one.engine.keys.queues) for one in unlisted]
-    if slots.is_main:
-        calls += [*heartbeat_calls(timers.keys), _names_call(namespaces_key(slots.prefix))]
-        calls.append(_names_call(queues_key(slots.prefix)))
-    replies = iter((yield calls) if calls else ())
-    workers = {one.alias: parse_heartbeats(*islice(replies, 2)) for one in slots.backends}
-    names = {one.alias: _names(next(replies)) for one in unlisted}
-    found = [
-        _Found("tasks", name, one.engine, name, one.alias)
-        for one in slots.backends
-        for name in names.get(one.alias, one.queue_names)
-    ]
-    if not slots.is_main:
-        return found, workers, None
-    listeners = parse_heartbeats(*islice(replies, 2))
-    found += [_Found("timers", name, timers, name) for name in _names(next(replies))]
-    found += [
-        _Found("delay", name, Engine(slots.prefix, "queue", name), ONLY_QUEUE)
-        for name in _names(next(replies))
-    ]
-    return found[: MAX_QUEUES + 1], workers, listeners
-
-
-def _names_call(registry: str) -> Command:
-    """The names in a registry of queues, the latest registration first."""
-    return Command("ZRANGE", registry, 0, MAX_QUEUES, "REV", reads=True)
-
-
-def _names(reply: Sequence[bytes]) -> list[str]:
-    return sorted(name.decode(errors="backslashreplace") for name in reply)
-
-
-def _count(page: Sequence[_Found]) -> Steps[list[SurveyedQueue]]:
-    """The loads of queues, and whether they are paused."""
-    counted = yield from count_queues([(one.engine, one.queue) for one in page])
-    return [
-        SurveyedQueue(one.kind, one.name, found.load, one.backend, found.pause is not None)
-        for one, found in zip(page, counted, strict=True)
-    ]
+    here = [backend for backend in backends().values() if backend.using == using]
+    slots = [backend.engine.keys for backend in here]
+    is_main = using == conf.alias()
+    if is_main:
+        slots.append(TimerEngine(current_prefix()).keys)
+    calls = [call for keys in slots for call in heartbeat_calls(keys)]
+    queues, replies = yield from read_queues_and(using, MAX_QUEUES + 1, calls)
+    beats = [parse_heartbeats(*pair) for pair in batched(replies, 2)]
+    workers = {backend.alias: found for backend, found in zip(here, beats, strict=False)}
+    return queues, workers, beats[-1] if is_main else None
 
 
 def alive(consumers: Sequence[Heartbeat]) -> int:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import partial
-from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
 from django.utils.translation import gettext_lazy
@@ -16,20 +14,19 @@ from .. import conf, surveys
 from ..core.commands import batched
 from ..core.encoding import current_prefix
 from ..core.encoding import name as checked
-from ..core.operations import Command, Script, Steps, perform
+from ..core.operations import Script, Steps, perform
 from ..services.common.things import Thing
 from ..services.history.keys import Series
 from ..services.jobs.engine import Engine, Paused, check_pause
-from ..services.jobs.keys import queues_key
 from ..services.jobs.listing import Jobs, jobs_of
-from ..services.jobs.load import QueueLoad, count_queues
+from ..services.jobs.load import QueueLoad
 from ..services.jobs.queue import ONLY_QUEUE
 from ..web.problems import Answer, Problem
 
 if TYPE_CHECKING:
     from ..tasks.backend import RedisBackend
 
-#: names of queues that are read from each registry
+#: queues that are listed of each alias
 MAX_QUEUES = 1000
 #: bytes of a job from which its queue is read: its beginning has the task and the queue
 HEAD_BYTES = 4096
@@ -107,26 +104,15 @@ def backend_of(alias: str) -> RedisBackend:
 
 
 def all_queues() -> list[Queue]:
-    """The queues of the backends, and the delay queues, by name; of each registry up to MAX_QUEUES. One round
+    """The queues of the backends, and the delay queues, by name; up to MAX_QUEUES at each alias. One round
     trip for each alias."""
-    registries: list[tuple[str, str, Callable[[str], Queue]]] = []
-    found = []
-    for backend in surveys.backends().values():
-        found += [task_queue(backend, name) for name in backend.queue_names]
-        if not backend.queue_names:
-            registries.append((backend.using, backend.engine.keys.queues, partial(task_queue, backend)))
-    registries.append((conf.alias(), queues_key(current_prefix()), delay_queue))
-    for using, group in groupby(sorted(registries, key=lambda one: one[0]), key=lambda one: one[0]):
-        makers = list(group)
-        names = perform(using, _read_names([key for _, key, _ in makers]))
-        found += [make(name) for (_, _, make), some in zip(makers, names, strict=True) for name in some]
+    backends = surveys.backends()
+    found = [
+        task_queue(backends[one.where], one.name) if one.where else delay_queue(one.name)
+        for one in surveys.all_queues(MAX_QUEUES)
+        if one.kind != "timers"
+    ]
     return sorted(found, key=lambda one: (one.backend is None, one.thing.where, one.thing.name))
-
-
-def _read_names(registries: Sequence[str]) -> Steps[list[list[str]]]:
-    """The names in registries."""
-    replies = yield [Command("ZRANGE", key, 0, MAX_QUEUES - 1, reads=True) for key in registries]
-    return [[name.decode() for name in names] for names in replies]
 
 
 class Counted(NamedTuple):
@@ -142,12 +128,9 @@ class Counted(NamedTuple):
 
 def count(queues: Iterable[Queue]) -> list[Counted]:
     """The queues with their numbers, in one round trip for each alias."""
-    found = []
-    for using, group in groupby(sorted(queues, key=lambda one: one.using), key=lambda one: one.using):
-        some = list(group)
-        counted = perform(using, count_queues([(one.engine, one.stored) for one in some]))
-        found += [Counted(one, *numbers) for one, numbers in zip(some, counted, strict=True)]
-    return found
+    some = sorted(queues, key=lambda one: one.using)
+    counted = surveys.count((one.using, one.engine, one.stored) for one in some)
+    return [Counted(one, *numbers) for one, numbers in zip(some, counted, strict=True)]
 
 
 def by_queue(things: Sequence[Thing]) -> list[tuple[Queue, list[str]]]:

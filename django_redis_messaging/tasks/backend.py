@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime, timedelta
 from functools import partial
@@ -31,8 +31,6 @@ from ..services.common.arguments import (
     timestamp,
     window,
 )
-from ..services.history.keys import Series
-from ..services.history.sources import Queue, register_source
 from ..services.jobs.engine import (
     Engine,
     FollowUp,
@@ -47,6 +45,7 @@ from ..services.jobs.engine import (
 )
 from ..services.jobs.listing import MAX_ROWS, JobFilter, JobPage
 from ..services.jobs.load import QueueLoad, read_loads
+from ..services.jobs.sources import Queue, Source, register_sources
 from ..services.jobs.workers import WorkerInfo, read_workers
 from ..services.semaphores.semaphore import MAX_PERMITS
 from . import records, tracing
@@ -648,16 +647,16 @@ def aliases() -> list[str]:
     return [backend.using for backend in our_backends()]
 
 
-@register_source(aliases)
-def queues_of_tasks(using: str) -> Steps[list[Queue]]:
-    """The queues of the backends at an alias."""
-    found = []
-    for backend in our_backends():
-        if backend.using == using:
-            engine = backend.engine
-            names = backend.queue_names or (yield from registered_queues(engine.keys.queues))
-            found += [Queue(Series("queue", name, backend.alias), engine, name) for name in names]
-    return found
+@register_sources
+def queues_of_tasks() -> Iterator[Source]:
+    """The queues of the backends."""
+    for one in our_backends():
+        queue = partial(_queue, one)
+        yield Source(one.using, "tasks", one.engine.keys.queues, queue, one.queue_names)
+
+
+def _queue(backend: RedisBackend, name: str) -> Queue:
+    return Queue(backend.using, "tasks", backend.alias, name, backend.engine, name)
 
 
 def _check_task(path: str) -> None:

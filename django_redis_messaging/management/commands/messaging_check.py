@@ -184,34 +184,26 @@ def _text_of(messages: Iterable[CheckMessage]) -> list[str]:
 def _check_queues(report: Report, max_age: float) -> None:
     try:
         listeners = _alive(Health().listeners())
-        report.listeners, report.workers, report.queues = len(listeners), 0, []
-        for row in messaging_stats.count(messaging_stats.delay_queues()):
+        workers = {
+            alias: _alive(Health(using=backend.using).workers(alias))
+            for alias, backend in loops.backends().items()
+        }
+        report.listeners, report.workers = len(listeners), sum(map(len, workers.values()))
+        report.queues = []
+        for queue, row in messaging_stats.all_rows():
             report.queues.append(row)
-            if not row["leased"]:
+            if queue.kind == "delay" and not row["leased"]:
                 advice = "No client pops from it: start its consumers."
                 report.add(_overdue(row, max_age, advice), TOO_OLD)
-        for row in messaging_stats.count(messaging_stats.timers()):
-            report.queues.append(row)
-            if not listeners:
+            elif queue.kind == "timers" and not listeners:
                 advice = "No listener is running: start run_listener."
                 report.add(_unserved(row, max_age, advice), NO_LISTENER)
+            elif queue.kind == "tasks" and not workers[queue.where]:
+                advice = "No worker is running: start run_worker."
+                report.add(_unserved(row, max_age, advice), NO_WORKER)
         report.add(_without_poller(), NO_POLLER)
-        for workers, rows in _tasks():
-            report.workers += len(workers)
-            for row in rows:
-                report.queues.append(row)
-                if not workers:
-                    advice = "No worker is running: start run_worker."
-                    report.add(_unserved(row, max_age, advice), NO_WORKER)
     except MessagingError as error:
         report.add([str(error)])
-
-
-def _tasks() -> Iterator[tuple[list[Heartbeat], list[messaging_stats.Row]]]:
-    """For each backend, the workers that take tasks, and its queues."""
-    for backend in loops.backends().values():
-        workers = Health(using=backend.using).workers(backend.alias)
-        yield _alive(workers), messaging_stats.count(messaging_stats.tasks_of(backend))
 
 
 def _without_poller() -> Iterator[str]:

@@ -7,33 +7,24 @@ import os
 import sys
 from argparse import ArgumentParser
 from contextlib import suppress
-from itertools import groupby
 from queue import Empty, SimpleQueue
 from time import monotonic
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
 
-from ... import MessagingError, conf
-from ...core.commands import batched
-from ...core.encoding import current_prefix
-from ...core.operations import perform
-from ...services.expiries.timers import TimerEngine
-from ...services.jobs.engine import Engine, Paused, registered_queues
-from ...services.jobs.keys import queues_key
-from ...services.jobs.load import Counted, count_queues
-from ...services.jobs.queue import ONLY_QUEUE
-from .. import loops
+from ... import MessagingError, surveys
+from ...services.jobs.engine import Paused
+from ...services.jobs.load import Counted
+from ...services.jobs.sources import Queue
 from ..loops import GROUP_POLL_INTERVAL, MAX_SECONDS, Stopping
 from ..output import printable, table
 
-if TYPE_CHECKING:
-    from ...tasks.backend import RedisBackend
-
-
 Row = dict[str, Any]
-#: queues that are counted in one round trip
-PIPELINE_SIZE = 100
+#: queues that are listed of each Redis
+MAX_QUEUES = 10_000
+#: kind of a queue → what the first column says, in the order of the rows
+TITLES = {"delay": "{0.name}", "timers": "timers {0.name}", "tasks": "tasks {0.where}/{0.name}"}
 #: seconds between two tables, at least
 MIN_INTERVAL = 0.1
 #: moves the cursor of a terminal to its first line, and clears what is below
@@ -105,53 +96,16 @@ class Command(BaseCommand):
 
 
 def _all() -> list[Row]:
-    return count([*delay_queues(), *timers(), *tasks()])
+    return [row for _, row in all_rows()]
 
 
-class Queue(NamedTuple):
-    """A queue whose jobs are counted."""
-
-    title: str
-    using: str
-    engine: Engine
-    name: str
-
-
-def delay_queues() -> list[Queue]:
-    """The delay queues."""
-    using, prefix = conf.alias(), current_prefix()
-    names = perform(using, registered_queues(queues_key(prefix)))
-    return [Queue(name, using, Engine(prefix, "queue", name), ONLY_QUEUE) for name in sorted(names)]
-
-
-def timers() -> list[Queue]:
-    """The namespaces of timers."""
-    using, engine = conf.alias(), TimerEngine(current_prefix())
-    namespaces = perform(using, engine.namespaces())
-    return [Queue(f"timers {name}", using, engine, name) for name in sorted(namespaces)]
-
-
-def tasks() -> list[Queue]:
-    """The queues of tasks."""
-    return [queue for backend in loops.backends().values() for queue in tasks_of(backend)]
-
-
-def tasks_of(backend: RedisBackend) -> list[Queue]:
-    """The queues of a backend."""
+def all_rows() -> list[tuple[Queue, Row]]:
+    """The queues, each with its row."""
+    queues = sorted(surveys.all_queues(MAX_QUEUES), key=lambda one: list(TITLES).index(one.kind))
+    counted = surveys.count((one.using, one.engine, one.stored) for one in queues)
     return [
-        Queue(f"tasks {backend.alias}/{queue}", backend.using, backend.engine, queue)
-        for queue in backend.serving()
+        (one, _row(TITLES[one.kind].format(one), found)) for one, found in zip(queues, counted, strict=True)
     ]
-
-
-def count(queues: list[Queue]) -> list[Row]:
-    """One row for each queue."""
-    rows: list[Row] = []
-    for using, group in groupby(queues, key=lambda queue: queue.using):
-        for page in batched(group, PIPELINE_SIZE):
-            counted = perform(using, count_queues([(one.engine, one.name) for one in page]))
-            rows += [_row(one.title, found) for one, found in zip(page, counted, strict=True)]
-    return rows
 
 
 def _row(title: str, counted: Counted) -> Row:

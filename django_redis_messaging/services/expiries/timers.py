@@ -36,6 +36,7 @@ from ..jobs.executor import RunningJob
 from ..jobs.keys import JobKeys, request_offset, request_shard
 from ..jobs.poller import Round, default_alias, register, rounds_of_slot
 from ..jobs.queue import retry_delay
+from ..jobs.sources import Queue, Source, register_sources
 from ..jobs.threads import EventLoopEnded
 
 #: the slot of all timers of a prefix: one claim, and one wait, covers every namespace
@@ -290,3 +291,14 @@ def timers(using: str) -> Iterable[Round]:
     """One round for each page of namespaces."""
     prefix = current_prefix()
     return rounds_of_slot(using, TimerEngine(prefix), namespaces_key(prefix))
+
+
+@register_sources
+def namespaces() -> list[Source]:
+    """The namespaces."""
+    using, engine = conf.alias(), TimerEngine(current_prefix())
+
+    def namespace(name: str) -> Queue:
+        return Queue(using, "timers", "", name, engine, name)
+
+    return [Source(using, "timers", namespaces_key(current_prefix()), namespace)]

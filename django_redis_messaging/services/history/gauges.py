@@ -19,16 +19,12 @@ from ...core.encoding import current_prefix
 from ...core.operations import Steps
 from ...core.topology import Endpoint, Primaries, Primary, endpoint
 from ..common.arguments import request
-from ..expiries.timers import TimerEngine
-from ..jobs.engine import Engine, registered_queues
-from ..jobs.keys import queues_key
+from ..jobs import sources
 from ..jobs.load import QueueLoad, read_loads
-from ..jobs.poller import Round, default_alias, register
-from ..jobs.queue import ONLY_QUEUE
-from . import sources
+from ..jobs.poller import Round, register
+from ..jobs.sources import Queue, read_queues
 from .keys import RESOLUTIONS, HistoryKeys, Series
 from .recording import PAGE, Counts, record
-from .sources import Queue, queues_at, register_source
 from .things import Numbers, read_things
 
 logger = logging.getLogger(__name__)
@@ -205,15 +201,16 @@ def count_queues(using: str, limit: int, before: Snapshot) -> Steps[list[QueueGa
     """The gauges of the queues at an alias, at most `limit`. `before`: the latest snapshot."""
     last = {one.series: one for one in before.queues}
     found: list[QueueGauges] = []
-    for page in batched((yield from queues_at(using, limit)), PIPELINE_SIZE):
-        loads = yield from read_loads([(one.engine, one.name) for one in page])
+    for page in batched((yield from read_queues(using, limit)), PIPELINE_SIZE):
+        loads = yield from read_loads([(one.engine, one.stored) for one in page])
         found += map(_gauges_of, page, loads)
     return [one.since(last.get(one.series), before.age) for one in found]
 
 
 def _gauges_of(queue: Queue, load: QueueLoad) -> QueueGauges:
+    kind = "timers" if queue.kind == "timers" else "queue"
     return QueueGauges(
-        queue.series,
+        Series(kind, queue.name, queue.where),
         load.ready,
         load.delayed,
         load.leased,
@@ -222,22 +219,6 @@ def _gauges_of(queue: Queue, load: QueueLoad) -> QueueGauges:
         load.oldest_age,
         load.throughput,
     )
-
-
-@register_source(default_alias)
-def delay_queues(using: str) -> Steps[list[Queue]]:
-    """The delay queues."""
-    prefix = current_prefix()
-    names = yield from registered_queues(queues_key(prefix))
-    return [Queue(Series("queue", name), Engine(prefix, "queue", name), ONLY_QUEUE) for name in sorted(names)]
-
-
-@register_source(default_alias)
-def timers(using: str) -> Steps[list[Queue]]:
-    """The namespaces of timers."""
-    engine = TimerEngine(current_prefix())
-    names = yield from engine.namespaces()
-    return [Queue(Series("timers", name), engine, name) for name in sorted(names)]
 
 
 @register(sources.aliases)
