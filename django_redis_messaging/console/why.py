@@ -8,7 +8,7 @@ from typing import Any
 from django.utils.text import capfirst
 
 from ..services.common.things import Thing
-from ..services.explaining import explain
+from ..services.explaining import Cause, explain
 from .base import ConsolePage
 from .words import kind_of
 
@@ -20,24 +20,25 @@ def explained(page: ConsolePage, thing: Thing) -> dict[str, Any]:
     # a thing before those whose text begins like its own
     things = sorted({cause.thing for cause in found.causes}, key=str, reverse=True)
     causes = [
-        (readable(cause.text, things), "" if cause.thing == thing else page.url_of(cause.thing), cause.ends)
+        (sentence(cause, things), "" if cause.thing == thing else page.url_of(cause.thing), cause.ends)
         for cause in found.causes
     ]
     return {"explanation": found, "causes": causes}
 
 
+def sentence(cause: Cause, things: Sequence[Thing]) -> str:
+    """The text of a cause, with a capital letter unless it begins with a user's id."""
+    text = readable(cause.text, things)
+    return text if text.startswith(cause.params.get("member") or "\n") else capfirst(text)
+
+
 def readable(text: str, things: Sequence[Thing]) -> str:
-    """A sentence that names things in words, not as one types them in a command.
+    """A text that names things in words, not as one types them in a command.
 
     >>> things = [Thing("lock", "a b"), Thing("task", "7", "default")]
     >>> readable("lock:a%20b is held by task:default/7", things)
-    'Lock a b is held by task 7'
-    >>> readable("ann has not read 2 messages", things)
-    'ann has not read 2 messages'
+    'lock a b is held by task 7'
     """
     for thing in things:
-        words = f"{kind_of(thing)} {thing.label}"
-        if text.startswith(str(thing)):
-            text = capfirst(words) + text.removeprefix(str(thing))
-        text = text.replace(str(thing), words)
+        text = text.replace(str(thing), f"{kind_of(thing)} {thing.label}")
     return text

@@ -399,7 +399,7 @@ class TestWhy:
         chat = Chat.create("ann", ["bob"])
         chat.send("ann", "hello")
         assert "bob" in why(boss, Thing("chat", chat.id)) and "hello" not in why(boss, Thing("chat", chat.id))
-        notify("bob", {"text": "hello"})
+        notify("bob", "hello")
         assert "unread" in why(boss, Thing("mailbox", "bob"))
         assert "Rate limit ann is used up: 1 per 60 min" in login and "The next use is allowed at" in login
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 
 from ...core.operations import observe, unobserve
 from ..jobs.engine import Outcome
@@ -27,21 +26,22 @@ _lock = threading.Lock()
 _recorders = 0
 
 
-@contextmanager
-def operations_noted() -> Iterator[None]:
-    """Note the operations of this process during the block."""
+def note_operations() -> None:
+    """Note the operations of this process, for another recorder."""
     global _recorders
     with _lock:
         _recorders += 1
         if _recorders == 1:
             observe(_note)
-    try:
-        yield
-    finally:
-        with _lock:
-            _recorders -= 1
-            if not _recorders:
-                unobserve(_note)
+
+
+def end_noting() -> None:
+    """Note them no longer for one of these recorders."""
+    global _recorders
+    with _lock:
+        _recorders -= 1
+        if not _recorders:
+            unobserve(_note)
 
 
 def _note(operation: str, seconds: float, outcome: str) -> None:

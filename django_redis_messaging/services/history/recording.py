@@ -14,7 +14,7 @@ import random
 import threading
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from itertools import islice, repeat
 from operator import itemgetter
 from queue import Empty, SimpleQueue
@@ -29,7 +29,7 @@ from ...core.outcome import deadline, time_left
 from ...errors import MessagingError, Unavailable
 from ..common.arguments import request, window
 from ..jobs.engine import Engine
-from .ended import SUCCESSFUL, Run, operations_noted, take_operations
+from .ended import SUCCESSFUL, Run, end_noting, note_operations, take_operations
 from .keys import RESOLUTIONS, HistoryKeys, Series, level_of
 
 logger = logging.getLogger(__name__)
@@ -104,19 +104,23 @@ class Recorder:
 
     def start(self) -> None:
         """Start the thread, unless nothing is recorded."""
-        if self.runs is not None:
-            self._thread.start()
+        if self.runs is None:
+            return
+        if self._notes_operations:
+            note_operations()
+        self._thread.start()
 
     def close(self) -> None:
         """Flush for the last time, until the deadline."""
         if self._thread.ident is None:
             return
+        if self._notes_operations:
+            end_noting()
         self._closed.put(None)
         self._thread.join(max(time_left(), 0))
 
     def _run(self) -> None:
-        noted = operations_noted() if self._notes_operations else nullcontext()
-        with LoopGuard(logger, "Recording the history failed; the worker goes on without."), noted:
+        with LoopGuard(logger, "Recording the history failed; the worker goes on without."):
             while not self._is_closed():
                 self.count()
                 if monotonic() >= self._next_flush:
