@@ -19,7 +19,7 @@ from .core.encoding import current_prefix
 from .core.operations import Steps, perform
 from .services.expiries.timers import TimerEngine
 from .services.jobs.engine import Engine
-from .services.jobs.heartbeats import Heartbeat, heartbeat_calls, parse_heartbeats
+from .services.jobs.heartbeats import Heartbeat, alive, heartbeat_calls, parse_heartbeats
 from .services.jobs.load import Counted, QueueLoad, count_queues
 from .services.jobs.sources import Queue, read_queues, read_queues_and
 
@@ -120,11 +120,6 @@ def _find(using: str) -> Steps[tuple[list[Queue], dict[str, list[Heartbeat]], li
     beats = [parse_heartbeats(*pair) for pair in batched(replies, 2)]
     workers = {backend.alias: found for backend, found in zip(here, beats, strict=False)}
     return queues, workers, beats[-1] if is_main else None
-
-
-def alive(consumers: Sequence[Heartbeat]) -> int:
-    """How many of these workers or listeners take jobs."""
-    return sum(one.alive for one in consumers)
 
 
 def problems(found: Survey, max_age: float) -> Iterator[str]:

@@ -19,11 +19,12 @@ from ..services.history.gauges import QueueGauges
 from ..services.history.history import MAX_READ, Line
 from ..services.history.keys import KINDS, Series
 from ..services.history.things import THINGS
+from ..services.jobs.heartbeats import alive
 from .base import ConsolePage
 from .charts import Points, sparkline
 from .history import SMALL, read_lines
 from .problems import find_troubles
-from .state import State, alive, read_state
+from .state import State, read_state
 from .tables import Cell, Row, Table, duration, to_cell
 
 #: points of an hour whose mean is compared with that of as many before: ten minutes
@@ -187,10 +188,13 @@ def total(steps: Points, gap: float | None) -> float | None:
 def trend_of(values: Sequence[float | None]) -> str:
     """How the last ten minutes differ from the ten before; empty if nothing was recorded then.
 
-    >>> trend_of([1.0] * 20 + [2.0] * 20), trend_of([2.0] * 20 + [1.0] * 20), trend_of([1.0] * 40)
+    The latest value doesn't count: its step has not ended.
+
+    >>> trend_of([1.0] * 20 + [2.0] * 20 + [0.0]), trend_of([2.0] * 20 + [1.0] * 21), trend_of([1.0] * 41)
     ('↑ 100 %', '↓ 50 %', '→')
     """
-    before, now = mean(values[-2 * TREND : -TREND]), mean(values[-TREND:])
+    ended = values[:-1]
+    before, now = mean(ended[-2 * TREND : -TREND]), mean(ended[-TREND:])
     if not before or now is None:
         return ""
     change = now / before - 1

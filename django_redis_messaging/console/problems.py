@@ -16,7 +16,8 @@ from ..core.encoding import printable
 from ..services.common.things import Thing
 from ..services.history.gauges import QueueGauges
 from ..services.jobs.engine import HEARTBEAT_TIMEOUT
-from .state import MAX_AGE, State, alive
+from ..services.jobs.heartbeats import alive
+from .state import MAX_AGE, State
 from .tables import Tone, duration
 
 #: seconds for which a job may be ready

@@ -24,7 +24,7 @@ from ..services.history.history import History, Point
 from ..services.history.keys import Series
 from ..services.jobs.engine import Paused
 from ..services.jobs.listing import JobRow
-from ..services.jobs.workers import WorkerInfo, read_workers
+from ..services.jobs.workers import WorkerInfo, read_worker, read_workers
 from ..web import problems
 from ..web.problems import Answer, Problem
 from .base import ChangePage, ConsolePage, Field, Question, ThingPage
@@ -380,12 +380,13 @@ class WorkerPage(ThingPage):
 
     def get(self, request: HttpRequest) -> HttpResponse:
         alias = self.thing.where
-        found = [one for one in backend_of(alias).workers() if one.id == self.thing.name]
+        backend = backend_of(alias)
+        found = perform(backend.using, read_worker(backend.engine, self.thing.name))
         crumbs = [
             (_("Queues"), self.url("queues")),
             (_("Workers of %(alias)s") % {"alias": printable(alias)}, self.url("workers", backend=alias)),
         ]
-        title, tables = self.thing.label, worker_tables(self, alias, found)
+        title, tables = self.thing.label, worker_tables(self, alias, [found] if found else [])
         context = {"page_title": title, "crumbs": crumbs, "tables": tables}
         return self.page({**context, **explained(self, self.thing)})
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 MAX_AGE = 30
 #: µs from which on a script is slow
 SLOW = 5000
+#: how much later than an hour ago the history of an hour may begin
+MAX_GAP = timedelta(minutes=5)
 #: entries of the slow log that are read
 MAX_SLOW = 16
 #: calls for each backend
@@ -130,8 +132,9 @@ def read_snapshot(using: str) -> Snapshot:
 def count_evicted(
     using: str, infos: Mapping[str, ServerInfo], recorded: Sequence[ServerGauges]
 ) -> dict[str, int]:
-    """By address, how many keys the servers of an alias have evicted in the last hour, by their history. One
-    round trip, and none if no key was evicted since they were started."""
+    """By address, how many keys the servers of an alias have evicted in the last hour, by their history;
+    without those whose history doesn't go back so far. One round trip, and none if no key was evicted since
+    they were started."""
     addresses = {
         address or STANDALONE.id: address
         for address, info in infos.items()
@@ -139,10 +142,13 @@ def count_evicted(
     }
     series = [one.series for one in recorded if one.series.name in addresses]
     lines = History(using=using).lines(series[:MAX_READ], columns=("evicted",))
-    numbers = {
-        line.series.name: [int(point.values["evicted"] or 0) for point in line.points] for line in lines
-    }
-    return {addresses[name]: increase(found) for name, found in numbers.items() if found}
+    found = {}
+    for line in lines:
+        if line.points and line.points[0].moment <= line.first + MAX_GAP:
+            address = addresses[line.series.name]
+            numbers = [int(point.values["evicted"] or 0) for point in line.points]
+            found[address] = increase([*numbers, int(infos[address]["evicted_keys"])])
+    return found
 
 
 def increase(numbers: Sequence[int]) -> int:
@@ -215,8 +221,3 @@ def read_slow(using: str) -> list[SlowCall]:
         for _number, began, duration, words, *_client in reply
         if duration >= SLOW and words and words[0].upper() in (b"EVALSHA", b"EVAL", b"FCALL")
     ]
-
-
-def alive(found: Sequence[Heartbeat]) -> list[Heartbeat]:
-    """Those that consume jobs now."""
-    return [one for one in found if one.alive]

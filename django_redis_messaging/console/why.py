@@ -7,10 +7,14 @@ from typing import Any
 
 from django.utils.text import capfirst
 
+from ..core.encoding import printable
 from ..services.common.things import Thing
 from ..services.explaining import Cause, explain
 from .base import ConsolePage
 from .words import kind_of
+
+#: kinds of things whose name says little without that in which it is unique
+IN_WHERE = {"rate", "timer", "job"}
 
 
 def explained(page: ConsolePage, thing: Thing) -> dict[str, Any]:
@@ -40,5 +44,6 @@ def readable(text: str, things: Sequence[Thing]) -> str:
     'lock a b is held by task 7'
     """
     for thing in things:
-        text = text.replace(str(thing), f"{kind_of(thing)} {thing.label}")
+        name = f"{printable(thing.where)}/{thing.label}" if thing.kind in IN_WHERE else thing.label
+        text = text.replace(str(thing), f"{kind_of(thing)} {name}")
     return text

@@ -197,21 +197,25 @@ def observe(observer: Observer) -> Observer:
     if is_async_observer(observer):
         raise TypeError(f"{observer!r} is async: an observer must be a plain function.")
     _added_observers.append(observer)
-    _observers.cache_clear()
     return observer
 
 
 def unobserve(observer: Observer) -> None:
     """Stop calling `observer`."""
     _added_observers.remove(observer)
-    _observers.cache_clear()
+
+
+def _observers() -> list[Observer]:
+    named = _named_observer()
+    return [*_added_observers, *([named] if named else [])]
 
 
 @functools.cache
-def _observers() -> tuple[Observer, ...]:
+def _named_observer() -> Observer | None:
+    """The one in the settings."""
     named = conf.current().OBSERVE
     if not named:
-        return tuple(_added_observers)
+        return None
     try:
         observer = import_string(named)
     except ImportError as error:
@@ -222,7 +226,7 @@ def _observers() -> tuple[Observer, ...]:
         raise ConfigurationError(
             f"OBSERVE in {conf.NAME} is {named}, an async function: use a plain function."
         )
-    return (*_added_observers, observer)
+    return cast(Observer, observer)
 
 
 def is_async_observer(observer: Observer) -> bool:
@@ -234,7 +238,7 @@ def is_async_observer(observer: Observer) -> bool:
 
 def are_observed() -> bool:
     """Whether there are observers; without any, the default, operations are not timed."""
-    return bool(_observers()) and _observing.get() is None
+    return bool(_added_observers or _named_observer()) and _observing.get() is None
 
 
 def observed_steps() -> Sequence[Step]:
@@ -295,7 +299,7 @@ def _notify(observer: Observer, operation: str, seconds: float, outcome: str) ->
 
 def _forget_observers(*, setting: str, **_: object) -> None:
     if setting == conf.NAME:
-        _observers.cache_clear()
+        _named_observer.cache_clear()
 
 
 setting_changed.connect(_forget_observers, dispatch_uid="django_redis_messaging.observers")

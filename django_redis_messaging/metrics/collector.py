@@ -13,8 +13,9 @@ from .. import conf
 from ..checks.servers import read_infos
 from ..core.outcome import deadline
 from ..errors import MessagingError
+from ..services.jobs.heartbeats import alive
 from ..services.live.hub import open_streams
-from ..surveys import Survey, SurveyedQueue, aliases, alive, survey
+from ..surveys import Survey, SurveyedQueue, aliases, survey
 
 logger = logging.getLogger(__name__)
 
@@ -124,9 +125,9 @@ def _consumers(surveys: Mapping[str, Survey]) -> Iterator[Metric]:
     listeners = GaugeMetricFamily("messaging_listeners", "Listeners that fire timers", labels=["alias"])
     for alias, one in surveys.items():
         for backend, found in one.workers.items():
-            workers.add_metric([_label(backend)], alive(found))
+            workers.add_metric([_label(backend)], len(alive(found)))
         if one.listeners is not None:
-            listeners.add_metric([_label(alias)], alive(one.listeners))
+            listeners.add_metric([_label(alias)], len(alive(one.listeners)))
     yield from (workers, listeners)
 
 

@@ -311,8 +311,9 @@ def silence(backend: RedisBackend, schedules: Sequence[ScheduleInfo]) -> Steps[f
     key, are_stored = backend.engine.keys.periodic, not any(one.declared for one in schedules)
     names = [STORED + encoded(one.name) for one in schedules] if are_stored else []
     clock, (polled, *found) = yield [Clock(key), Command("HMGET", key, "polled", *names, reads=True)]
-    moments = [int(polled)] if polled else [parse_position(one).handled for one in found if one]
-    return abs(Clock.milliseconds(clock) - min(moments)) / 1000 if moments else None
+    stored = [parse_position(one).handled for one in found if one]
+    looked = max(int(polled or 0), min(stored, default=0))
+    return abs(Clock.milliseconds(clock) - looked) / 1000 if looked else None
 
 
 def seconds_since_poll(backend: RedisBackend) -> Steps[float | None]:
@@ -363,6 +364,6 @@ def read_outlook(backend: RedisBackend, name: str) -> Steps[Outlook | None]:
     return Outlook(
         schedule,
         None if due is None else to_datetime(due),
-        to_datetime(int(polled)) if polled and int(polled) <= now else None,
+        to_datetime(min(int(polled), now)) if polled else None,
         occurrence_id(position_name, position.enqueued) if position.enqueued else "",
     )

@@ -401,7 +401,9 @@ class TestWhy:
         assert "bob" in why(boss, Thing("chat", chat.id)) and "hello" not in why(boss, Thing("chat", chat.id))
         notify("bob", "hello")
         assert "unread" in why(boss, Thing("mailbox", "bob"))
-        assert "Rate limit ann is used up: 1 per 60 min" in login and "The next use is allowed at" in login
+        assert (
+            "Rate limit login/ann is used up: 1 per 60 min" in login and "The next use is allowed at" in login
+        )
 
     def test_a_long_chain_takes_few_round_trips(self, boss: Client) -> None:
         inside("t0", Semaphore("printer", 1, timeout=3600).acquire)

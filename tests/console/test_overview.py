@@ -204,10 +204,11 @@ class TestPage:
     def test_evicted_keys_are_counted_in_the_history(self, messaging_alias: str) -> None:
         evicting: dict[str, ServerInfo] = {"": {"evicted_keys": "9"}}
         [recorded] = read_servers(messaging_alias)
-        assert state.count_evicted(messaging_alias, evicting, [recorded]) == {}  # nothing is recorded yet
-        # restarted before the last slot
-        add_slots(HistoryKeys(conf.prefix()), recorded.series, [{"evicted": one} for one in (5, 7, 7, 2)])
-        assert state.count_evicted(messaging_alias, evicting, [recorded]) == {"": 4}
+        keys, slots = HistoryKeys(conf.prefix()), [{"evicted": one} for one in (5, 7, 7, 2)]
+        add_slots(keys, recorded.series, slots)  # restarted before the last slot
+        assert state.count_evicted(messaging_alias, evicting, [recorded]) == {}  # of less than an hour
+        add_slots(keys, recorded.series, [{"evicted": 5}] * 340)
+        assert state.count_evicted(messaging_alias, evicting, [recorded]) == {"": 4 + 7}
         assert state.count_evicted(messaging_alias, {"": {"evicted_keys": "0"}}, [recorded]) == {}
 
     @pytest.mark.one_server

@@ -593,6 +593,15 @@ def idle_worker(site: Site) -> tuple[Any, Chain]:
 
 
 @situation
+def worker_whose_jobs_are_not_among_those_read(site: Site) -> tuple[Any, Chain]:
+    site.beat(running=1)
+    for number in range(60):
+        site.run(f"j{number}", worker="w2")
+    site.run("own")
+    return WORKER, [("worker_busy", WORKER)]
+
+
+@situation
 def worker_that_claims_nothing(site: Site) -> tuple[Any, Chain]:
     site.engine.beat("w1", consumed=False, started=1, running=0, done=0, ended={})
     return WORKER, [("not_consuming", WORKER)]

@@ -6,20 +6,24 @@ import logging
 import time
 from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
 import pytest
 import redis
 
 from django_redis_messaging import MessagingError, OutcomeUnknown, Unavailable, conf
-from django_redis_messaging.core.operations import perform
+from django_redis_messaging.core.operations import are_observed, perform
+from django_redis_messaging.core.outcome import deadline
 from django_redis_messaging.services.history import recording
 from django_redis_messaging.services.history.history import History
 from django_redis_messaging.services.history.keys import Series
 from django_redis_messaging.services.history.recording import Counts, Recorder, record
 from django_redis_messaging.services.jobs.worker import Worker
 
+from ..support.processes import forked
 from ..support.proxy import LossyProxy
-from ..support.workers import backend, worker
+from ..support.server import until
+from ..support.workers import PATIENCE, backend, worker
 from ..tasks import jobs
 
 pytestmark = pytest.mark.one_server
@@ -115,6 +119,29 @@ def test_counts_are_bounded(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogC
     assert "5 runs are not in the history" in caplog.text
     assert total() == 10
     assert len(History().series("task")) == 10
+
+
+def test_one_that_fails_lets_nothing_pile_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recording, "COUNT_INTERVAL", 0.001)
+    monkeypatch.setattr(Recorder, "count", mock.Mock(side_effect=LookupError("planted")))
+    recorder = Recorder(conf.alias(), backend().engine)
+    recorder.start()
+    until(lambda: recorder.runs is None)
+    assert not are_observed()
+    with deadline(PATIENCE):
+        recorder.close()
+    assert not are_observed()
+
+
+def test_a_forked_process_notes_no_operations() -> None:
+    recorder = Recorder(conf.alias())
+    recorder.start()
+    assert are_observed()
+    with forked(lambda: not are_observed()) as succeeded:
+        assert succeeded()
+    with deadline(PATIENCE):
+        recorder.close()
+    assert not are_observed()
 
 
 def test_of_many_attempts_some_stand_for_all() -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from typing import Any
+from unittest import mock
 
 import pytest
 from asgiref.sync import sync_to_async
+from django.core.checks.registry import registry
 from django.test import AsyncClient, Client, override_settings
 from pytest_django import Settings
 
@@ -20,14 +22,18 @@ PANEL = "django_redis_messaging.debug_panel.MessagingPanel"
 
 @pytest.fixture
 def toolbar(settings: Settings) -> Iterator[None]:
-    """A site with the toolbar and the panel."""
-    with override_settings(
-        INSTALLED_APPS=[*settings.INSTALLED_APPS, "debug_toolbar"],
-        MIDDLEWARE=["debug_toolbar.middleware.DebugToolbarMiddleware", *settings.MIDDLEWARE],
-        DEBUG_TOOLBAR_PANELS=["debug_toolbar.panels.history.HistoryPanel", PANEL],
-        DEBUG_TOOLBAR_CONFIG={"SHOW_TOOLBAR_CALLBACK": lambda request: True},
-        DEBUG=True,
-        ROOT_URLCONF=f"{__package__}.toolbar_urls",
+    """A site with the toolbar and the panel. The checks that it registers don't run in other tests."""
+    checks = mock.patch.object(registry, "registered_checks", set(registry.registered_checks))
+    with (
+        checks,
+        override_settings(
+            INSTALLED_APPS=[*settings.INSTALLED_APPS, "debug_toolbar"],
+            MIDDLEWARE=["debug_toolbar.middleware.DebugToolbarMiddleware", *settings.MIDDLEWARE],
+            DEBUG_TOOLBAR_PANELS=["debug_toolbar.panels.history.HistoryPanel", PANEL],
+            DEBUG_TOOLBAR_CONFIG={"SHOW_TOOLBAR_CALLBACK": lambda request: True},
+            DEBUG=True,
+            ROOT_URLCONF=f"{__package__}.toolbar_urls",
+        ),
     ):
         yield
 

@@ -9,6 +9,7 @@ import pytest
 from django_redis_messaging.tasks import QueueLoad
 
 from ..conftest import Call
+from ..support.round_trips import round_trips
 from ..support.server import server, server_ms, until
 from ..support.workers import at_work, backend, engine, keys, sent
 from . import jobs
@@ -71,13 +72,13 @@ def test_names_of_queues_are_encoded() -> None:
 
 @pytest.mark.usefixtures("any_queue")
 @pytest.mark.parametrize(
-    ("queues", "priorities", "scripts"),
+    ("queues", "priorities", "scripts", "trips"),
     [
-        pytest.param(200, 0, 4, id="idle"),
-        pytest.param(60, 5, 3, id="with so many states to read that a script leaves some to the next one"),
+        pytest.param(200, 0, 4, 2, id="idle"),
+        pytest.param(60, 5, 32, 3, id="with so many states to read that a script leaves some out"),
     ],
 )
-def test_a_script_counts_many_queues(queues: int, priorities: int, scripts: int) -> None:
+def test_a_script_counts_many_queues(queues: int, priorities: int, scripts: int, trips: int) -> None:
     names = [f"q{number:03}" for number in range(queues)]
     server().zadd(keys().queues, dict.fromkeys(names, server_ms()))
     for name in names:
@@ -88,6 +89,7 @@ def test_a_script_counts_many_queues(queues: int, priorities: int, scripts: int)
     before = sent(server())
     loads = backend().stats()
     assert sent(server()) == before + scripts
+    assert round_trips(backend().stats) == trips
     assert [load.queue for load in loads] == names
     assert [load.ready for load in loads] == [*[priorities] * (queues - 1), priorities + 1]
     assert all((load.oldest_age is None) == (load.ready == 0) for load in loads)

@@ -23,7 +23,7 @@ from ...core.outcome import deadline
 from ...core.topology import SCAN_COUNT
 from ...errors import MessagingError
 from ...services.common.operators import Health
-from ...services.jobs.heartbeats import Heartbeat
+from ...services.jobs.heartbeats import alive
 from .. import loops
 from ..output import Display, State, format_count
 from . import messaging_stats
@@ -183,9 +183,9 @@ def _text_of(messages: Iterable[CheckMessage]) -> list[str]:
 
 def _check_queues(report: Report, max_age: float) -> None:
     try:
-        listeners = _alive(Health().listeners())
+        listeners = alive(Health().listeners())
         workers = {
-            alias: _alive(Health(using=backend.using).workers(alias))
+            alias: alive(Health(using=backend.using).workers(alias))
             for alias, backend in loops.backends().items()
         }
         report.listeners, report.workers = len(listeners), sum(map(len, workers.values()))
@@ -217,10 +217,6 @@ def _without_poller() -> Iterator[str]:
             f"No poller has enqueued the periodic tasks of {one.alias!r}, such as {one.schedule}, "
             f"{one.since}: start run_poller."
         )
-
-
-def _alive(found: Iterable[Heartbeat]) -> list[Heartbeat]:
-    return [one for one in found if one.alive]
 
 
 def _unserved(row: dict[str, Any], max_age: float, advice: str) -> list[str]:

@@ -211,6 +211,7 @@ WORDINGS: dict[str, Sequence[Wording]] = {
     "latest_call": [Wording(_("the latest call of %(thing)s, that of %(occurrence)s, is not done"))],
     # of a worker
     "worker_idle": [Wording(_("%(thing)s is running nothing"))],
+    "worker_busy": [Wording(_("%(thing)s is running jobs that are not listed: %(running)s"))],
     "not_consuming": [
         Wording(
             _("%(thing)s is running nothing, and has asked for no jobs since its heartbeat before"),
@@ -275,7 +276,7 @@ WORDINGS: dict[str, Sequence[Wording]] = {
     ],
     "rate_unknown": [
         Wording(_("this process doesn't know the limit of %(thing)s: %(used)s uses count"), needs=("used",)),
-        Wording(_("this process doesn't know the limit of %(thing)s, and finds no uses")),
+        Wording(_("this process doesn't know the limit of %(thing)s")),
     ],
     # of a queue
     "workers_busy": [

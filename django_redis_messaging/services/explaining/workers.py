@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from datetime import datetime, timedelta
 from functools import partial
 
 from ...core.operations import Steps
 from ..common.things import Thing
-from ..jobs.engine import HEARTBEAT_TIMEOUT, registered_queues
-from ..jobs.workers import LeasedTo, WorkerInfo, read_workers
+from ..jobs.engine import HEARTBEAT_TIMEOUT
+from ..jobs.workers import LeasedTo, WorkerInfo, read_worker
 from .explanation import Cause, make
 from .sights import Backend, Sight, Subject, task_backend
 
@@ -24,10 +23,7 @@ def worker_subject(thing: Thing) -> Subject:
 
 
 def _read_worker(backend: Backend, thing: Thing) -> Steps[Sight]:
-    engine = backend.engine
-    queues = backend.queue_names or (yield from registered_queues(engine.keys.queues))
-    workers = yield from read_workers(engine, queues, max_silence=math.inf)
-    worker = next((one for one in workers if one.id == thing.name), None)
+    worker = yield from read_worker(backend.engine, thing.name)
     if worker is None:
         return Sight([make("unknown", thing)], exists=False)
     is_alive = worker.silent * 1000 <= HEARTBEAT_TIMEOUT
@@ -38,12 +34,16 @@ def _read_worker(backend: Backend, thing: Thing) -> Steps[Sight]:
 
 
 def _state(thing: Thing, worker: WorkerInfo, *, is_alive: bool) -> list[Cause]:
-    """What is to say of the worker itself; nothing if it is running jobs."""
+    """What is to say of the worker itself; nothing if jobs that it runs are known."""
     if not is_alive:
         return [make("worker_silent", thing, since=worker.beat_at, running=worker.running)]
     if not worker.is_consuming:
         return [make("not_consuming", thing)]
-    return [] if worker.jobs else [make("worker_idle", thing, queues=worker.queues)]
+    if worker.jobs:
+        return []
+    if worker.running:
+        return [make("worker_busy", thing, running=worker.running)]
+    return [make("worker_idle", thing, queues=worker.queues)]
 
 
 def _leased(thing: Thing, job: LeasedTo, now: datetime, *, is_alive: bool) -> Cause:

@@ -6,6 +6,7 @@ import threading
 from collections import deque
 from contextlib import suppress
 
+from ...core import after_fork
 from ...core.operations import observe, unobserve
 from ..jobs.engine import Outcome
 
@@ -39,9 +40,9 @@ def end_noting() -> None:
     """Note them no longer for one of these recorders."""
     global _recorders
     with _lock:
-        _recorders -= 1
-        if not _recorders:
+        if _recorders == 1:
             unobserve(_note)
+        _recorders = max(_recorders - 1, 0)  # a forked process has none
 
 
 def _note(operation: str, seconds: float, outcome: str) -> None:
@@ -49,6 +50,19 @@ def _note(operation: str, seconds: float, outcome: str) -> None:
     worker's own: what they achieve is in the history of queues."""
     if "." in operation and "Engine." not in operation:
         _operations.append(("", operation, outcome, None, seconds))
+
+
+def _forget() -> None:
+    """After a fork: the recorders are those of the parent."""
+    global _lock, _recorders
+    _lock = threading.Lock()
+    _operations.clear()
+    if _recorders:
+        _recorders = 0
+        unobserve(_note)
+
+
+after_fork(_forget)
 
 
 def take_operations() -> list[Run]:

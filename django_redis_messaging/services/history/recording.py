@@ -92,6 +92,7 @@ class Recorder:
         self._using = using
         #: their series are at the app's alias
         self._notes_operations = using == conf.alias()
+        self._is_noting = False
         self._counted: dict[Counted, int] = {}
         #: attempts that were not counted: see MAX_COUNTED
         self._dropped = 0
@@ -108,19 +109,29 @@ class Recorder:
             return
         if self._notes_operations:
             note_operations()
+            self._is_noting = True
         self._thread.start()
 
     def close(self) -> None:
         """Flush for the last time, until the deadline."""
         if self._thread.ident is None:
             return
-        if self._notes_operations:
-            end_noting()
+        self._end_noting()
         self._closed.put(None)
         self._thread.join(max(time_left(), 0))
 
+    def _end_noting(self) -> None:
+        if self._is_noting:
+            self._is_noting = False
+            end_noting()
+
+    def _give_up(self) -> None:
+        self.runs = None
+        self._end_noting()
+
     def _run(self) -> None:
-        with LoopGuard(logger, "Recording the history failed; the worker goes on without."):
+        text = "Recording the history failed; the worker goes on without."
+        with LoopGuard(logger, text, on_failure=self._give_up):
             while not self._is_closed():
                 self.count()
                 if monotonic() >= self._next_flush:

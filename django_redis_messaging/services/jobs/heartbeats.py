@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from urllib.parse import unquote
 
@@ -50,6 +50,11 @@ class Heartbeat:
     def alive(self) -> bool:
         """Whether it consumes jobs and is recent."""
         return self.consumes and self.is_recent
+
+
+def alive(found: Iterable[Heartbeat]) -> list[Heartbeat]:
+    """Those of workers or listeners that consume jobs now."""
+    return [one for one in found if one.alive]
 
 
 def heartbeat_calls(keys: JobKeys) -> list[Command]:

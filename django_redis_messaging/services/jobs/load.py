@@ -71,8 +71,8 @@ def _counted(queue: str, load: QueueLoad, paused: Sequence[Paused]) -> Counted:
 
 
 def read_loads(queues: Sequence[tuple[Engine, str]]) -> Steps[list[QueueLoad]]:
-    """The loads of queues, in one round trip; in some more where their jobs have many priorities, or many
-    leases have expired. The rates are those of the workers' latest heartbeats."""
+    """The loads of queues, in one round trip; in two where their jobs have many priorities, or many leases
+    have expired. The rates are those of the workers' latest heartbeats."""
     loads, _ = yield from read_loads_and(queues, ())
     return loads
 
@@ -109,7 +109,7 @@ def _count(
         found = list(batched(reply, NUMBERS))
         counts |= {(engine.keys.tag, name): one for name, one in zip(names, found, strict=False)}
         if len(found) < len(names):
-            left.append((engine, names[len(found) :]))
+            left += [(engine, [name]) for name in names[len(found) :]]
     if left:
         others, _ = yield from _count(left, ())
         counts |= others

@@ -15,7 +15,7 @@
 local records, max_age, max_lost = records_at(KEYS), tonumber(ARGV[1]), tonumber(ARGV[2])
 local now = milliseconds()
 -- The number of states that have been read, and that at which no further queue is counted.
-local read, ENOUGH = 0, 200
+local read, ENOUGH = 0, 100
 
 -- How many delayed jobs are due, how many are not, and the earliest moment at which one is due.
 local function count_delayed(queue)

@@ -11,11 +11,13 @@ from urllib.parse import unquote
 from ...core.commands import Script
 from ...core.operations import Command, Steps
 from ..common.arguments import to_datetime
-from .engine import HEARTBEAT_TIMEOUT, Engine, parse_state
+from .engine import Engine, parse_state
 from .heartbeats import Heartbeat, heartbeat_calls, parse_heartbeats
 
 #: queues whose running jobs are read, and jobs of each
 MAX_QUEUES, MAX_RUNNING = 100, 50
+#: running jobs in all queues of one worker that are read
+MAX_OF_ONE = 400
 _NO_FILTERS = ("", "", "", 0, 0)
 
 
@@ -62,23 +64,41 @@ class WorkerInfo:
     jobs: list[LeasedTo]
 
 
-def read_workers(
-    engine: Engine, queues: Sequence[str], *, max_silence: float = HEARTBEAT_TIMEOUT
-) -> Steps[list[WorkerInfo]]:
-    """The live workers by their ids, in one round trip. `max_silence`: ms since their heartbeats; silent ones
-    are stored until another worker sends a heartbeat."""
+def read_workers(engine: Engine, queues: Sequence[str]) -> Steps[list[WorkerInfo]]:
+    """The live workers by their ids, in one round trip."""
     names = queues[:MAX_QUEUES]
-    calls: list[Command | Script] = [
-        engine.list_call(name, "leased", ("", ""), MAX_RUNNING, excerpt=0, filters=_NO_FILTERS)
-        for name in names
+    clock, flat, *pages = yield [*heartbeat_calls(engine.keys), *_running_calls(engine, names, MAX_RUNNING)]
+    running = _by_worker(names, pages)
+    found = (one for one in parse_heartbeats(clock, flat) if one.is_recent)
+    return [_worker(one, running.get(one.id, [])) for one in sorted(found, key=lambda one: one.id)]
+
+
+def read_worker(engine: Engine, worker: str) -> Steps[WorkerInfo | None]:
+    """A worker, with jobs that it runs: of the first MAX_OF_ONE in its queues. None if it has ended, or if it
+    has been silent and another one has sent a heartbeat since. Two round trips."""
+    clock, flat = yield heartbeat_calls(engine.keys)
+    found = next((one for one in parse_heartbeats(clock, flat) if one.id == worker), None)
+    if found is None:
+        return None
+    names = list(found.rates)[:MAX_QUEUES]
+    pages = yield _running_calls(engine, names, min(MAX_RUNNING, MAX_OF_ONE // max(len(names), 1)))
+    return _worker(found, _by_worker(names, pages).get(worker, []))
+
+
+def _running_calls(engine: Engine, queues: Sequence[str], limit: int) -> list[Command | Script]:
+    """The calls that list running jobs of queues, up to a limit of each."""
+    return [
+        engine.list_call(name, "leased", ("", ""), limit, excerpt=0, filters=_NO_FILTERS) for name in queues
     ]
-    clock, flat, *pages = yield [*heartbeat_calls(engine.keys), *calls]
+
+
+def _by_worker(queues: Sequence[str], pages: Sequence[Any]) -> dict[str, list[LeasedTo]]:
+    """The jobs in the replies to these calls, by the id of their worker."""
     running: dict[str, list[LeasedTo]] = {}
-    for name, (_, _, jobs) in zip(names, pages, strict=True):
+    for name, (_, _, jobs) in zip(queues, pages, strict=True):
         for job in jobs:
             _add(running, name, job)
-    found = (one for one in parse_heartbeats(clock, flat) if one.silent * 1000 <= max_silence)
-    return [_worker(one, running.get(one.id, [])) for one in sorted(found, key=lambda one: one.id)]
+    return running
 
 
 def _add(running: dict[str, list[LeasedTo]], queue: str, job: Sequence[Any]) -> None:
