@@ -321,7 +321,7 @@ class TestJob:
         text = page(boss, "task", task(result))
         why = text.partition('id="drm-why"')[2].partition("</section>")[0]
         assert "has been paused by ann" in why and url("queue", thing=str(QUEUE)) in why
-        assert "The queue is resumed." in why
+        assert "Until the queue is resumed." in why
         backend().resume("default")
         with Lock("order:7"):
             burst()

@@ -95,7 +95,7 @@ class TestSchedule:
         assert "No poller" in page(boss, "schedule") and snapshot() == before  # it only reads
         detail = page(boss, "periodic", DECLARED)
         assert "No poller has looked at periodic task tests.tasks.jobs.noop yet" in detail
-        assert "A poller is started." in detail and snapshot() == before
+        assert "Until a poller is started." in detail and snapshot() == before
         perform(backend().using, enqueue_due(backend(), schedules.tasks_of("default")))
         assert "No poller" not in page(boss, "schedule")
 

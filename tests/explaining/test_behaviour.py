@@ -165,7 +165,7 @@ class TestParameters:
         assert datetime.fromisoformat(since).tzinfo is not None
         assert cause["params"] == {"by": "ann", "reason": "the provider\nis down"}
         assert (cause["code"], cause["thing"]) == ("queue_paused", "queue:default/default")
-        assert cause["ends"] == "The queue is resumed."
+        assert cause["ends"] == "Until the queue is resumed."
         assert "the provider\\nis down" in cause["text"], "control characters are escaped"
         assert found["text"].startswith("Queue:default/default has been paused by ann since ")
         assert json.loads(json.dumps(found)) == found
@@ -183,7 +183,7 @@ class TestTexts:
         before = found.text
         catalogue = trans_real.translation("de")._catalog._catalogs[0]
         monkeypatch.setitem(catalogue, "no live worker serves %(thing)s", "kein Worker bedient %(thing)s")
-        monkeypatch.setitem(catalogue, "A worker that serves this queue is started.", "Jetzt.")
+        monkeypatch.setitem(catalogue, "Until a worker that serves this queue is started.", "Jetzt.")
         with translation.override("de"):
             assert found.text.startswith("Kein Worker bedient queue:q; ")
             assert (found.causes[0].ends, found.causes[1].ends) == ("Jetzt.", "")

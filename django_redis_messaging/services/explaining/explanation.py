@@ -41,118 +41,120 @@ class Wording(NamedTuple):
     needs: tuple[str, ...] = ()
 
 
-_RELEASE = _("The holder releases it, or its lease ends at %(lease_until)s.")
-_RELEASE_ONLY = _("The holder releases it. It has no lease: if the holder is gone, release it yourself.")
-_RETURN = _("Its lease ends at %(lease_until)s; then another worker can claim it.")
-_WORKERS = _("A worker that serves this queue is started.")
-_EVENTS = _("The consumer handles them; or a week after it has ended, its position expires.")
-_CONSUMER = _("A process consumes under this name, or the consumer is released.")
+_RELEASE = _("Until the holder releases it, or its lease ends at %(lease_until)s.")
+_RELEASE_ONLY = _(
+    "Until the holder releases it. It has no lease: if the holder is gone, release it yourself."
+)
+_RETURN = _("Until its lease ends at %(lease_until)s; then another worker can claim it.")
+_WORKERS = _("Until a worker that serves this queue is started.")
+_EVENTS = _("Until the consumer handles them, or its position expires: a week after the consumer has ended.")
+_CONSUMER = _("Until a process consumes under this name, or the consumer is released.")
 
 #: code → wordings; the first one whose parameters are there counts
 WORDINGS: dict[str, Sequence[Wording]] = {
     # of a job
     "unknown": [Wording(_("nothing is stored of %(thing)s: it never existed, or was removed"))],
-    "not_due": [Wording(_("%(thing)s is not due until %(until)s"), _("It becomes due."))],
+    "not_due": [Wording(_("%(thing)s is not due until %(until)s"), _("Until it is due."))],
     "retrying": [
         Wording(
             _("%(thing)s failed in attempt %(attempt)s with %(error)s and is not due until %(until)s"),
-            _("The next attempt becomes due."),
+            _("Until the next attempt is due."),
             ("error",),
         ),
         Wording(
             _("%(thing)s failed in attempt %(attempt)s and is not due until %(until)s"),
-            _("The next attempt becomes due."),
+            _("Until the next attempt is due."),
         ),
     ],
     "queue_paused": [
         Wording(
             _("%(thing)s has been paused by %(by)s since %(since)s: %(reason)s"),
-            _("The queue is resumed."),
+            _("Until the queue is resumed."),
             ("by", "reason"),
         ),
         Wording(
             _("%(thing)s has been paused since %(since)s: %(reason)s"),
-            _("The queue is resumed."),
+            _("Until the queue is resumed."),
             ("reason",),
         ),
         Wording(
             _("%(thing)s has been paused by %(by)s since %(since)s"),
-            _("The queue is resumed."),
+            _("Until the queue is resumed."),
             ("by",),
         ),
-        Wording(_("%(thing)s has been paused since %(since)s"), _("The queue is resumed.")),
+        Wording(_("%(thing)s has been paused since %(since)s"), _("Until the queue is resumed.")),
     ],
     "task_paused": [
         Wording(
             _("calls of %(task)s have been paused by %(by)s since %(since)s: %(reason)s"),
-            _("The task is resumed."),
+            _("Until the task is resumed."),
             ("by", "reason"),
         ),
         Wording(
             _("calls of %(task)s have been paused since %(since)s: %(reason)s"),
-            _("The task is resumed."),
+            _("Until the task is resumed."),
             ("reason",),
         ),
         Wording(
             _("calls of %(task)s have been paused by %(by)s since %(since)s"),
-            _("The task is resumed."),
+            _("Until the task is resumed."),
             ("by",),
         ),
         Wording(
             _("calls of %(task)s have been paused since %(since)s"),
-            _("The task is resumed."),
+            _("Until the task is resumed."),
         ),
     ],
     "rate_used_up": [
         Wording(
             _("the rate %(rate)s, of which %(thing)s needs a token, is used up: %(count)s per %(period)s"),
-            _("The next token is free at %(until)s."),
+            _("Until the next token is free at %(until)s."),
             ("rate",),
         ),
         Wording(
             _("%(thing)s is used up: %(count)s per %(period)s"),
-            _("The next use is allowed at %(until)s."),
+            _("Until the next use is allowed at %(until)s."),
         ),
     ],
     "no_worker": [Wording(_("no live worker serves %(thing)s"), _WORKERS)],
     "no_listener": [
         Wording(
             _("no live listener serves %(thing)s"),
-            _("A listener with a handler for this namespace is started."),
+            _("Until a listener with a handler for this namespace is started."),
         )
     ],
     "behind": [
         Wording(
             _("others that are ready are before %(thing)s: %(jobs)s, about %(seconds)s at the present rate"),
-            _("They are claimed; more workers shorten that."),
+            _("Until they are claimed; more workers shorten that."),
             ("seconds",),
         ),
         Wording(
             _("others that are ready are before %(thing)s: %(jobs)s"),
-            _("They are claimed; more workers shorten that."),
+            _("Until they are claimed; more workers shorten that."),
         ),
     ],
-    "next": [Wording(_("%(thing)s is the next to be claimed"), _("A consumer claims it."))],
+    "next": [Wording(_("%(thing)s is the next to be claimed"), _("Until a consumer claims it."))],
     "running": [
         Wording(
             _("%(thing)s has been running on %(worker)s since %(since)s, attempt %(attempt)s"),
-            _("It ends, or is cancelled."),
+            _("Until it ends, or is cancelled."),
             ("worker",),
         ),
         Wording(
             _("%(thing)s has been leased since %(since)s, attempt %(attempt)s"),
-            _("Its consumer settles it, or the lease ends at %(lease_until)s."),
+            _("Until its consumer settles it, or the lease ends at %(lease_until)s."),
             ("lease_until",),
         ),
         Wording(
             _("%(thing)s has been leased since %(since)s, attempt %(attempt)s"),
-            _("Its consumer settles it."),
+            _("Until its consumer settles it."),
         ),
     ],
     "cancelling": [
         Wording(
             _("%(thing)s shall be cancelled"),
-            _("Its worker interrupts it within seconds."),
+            _("Until its worker interrupts it, within seconds."),
         )
     ],
     "worker_lost": [
@@ -163,24 +165,24 @@ WORDINGS: dict[str, Sequence[Wording]] = {
         ),
         Wording(
             _("%(thing)s was started by %(worker)s, which no longer sends heartbeats"),
-            _("Its lease ends; then another worker can claim it."),
+            _("Until its lease ends; then another worker can claim it."),
         ),
     ],
     "lease_expired": [
         Wording(
             _("the lease of %(thing)s ended at %(lease_until)s"),
-            _("The next claim in its queue puts it back."),
+            _("Until the next claim in its queue puts it back."),
         )
     ],
     "dead": [
         Wording(
             _("%(thing)s has been dead since %(since)s, after %(attempts)s attempts: %(reason)s"),
-            _("It is redriven."),
+            _("Until it is redriven."),
             ("reason",),
         ),
         Wording(
             _("%(thing)s has been dead since %(since)s, after %(attempts)s attempts"),
-            _("It is redriven."),
+            _("Until it is redriven."),
         ),
     ],
     "succeeded": [Wording(_("%(thing)s succeeded at %(since)s"))],
@@ -190,22 +192,24 @@ WORDINGS: dict[str, Sequence[Wording]] = {
     "overdue": [
         Wording(
             _("%(thing)s was due at %(since)s and has not been enqueued"),
-            _("A poller enqueues a call, unless the queue is full or the schedule leaves missed times out."),
+            _("Until a poller enqueues a call, unless the queue is full or missed times are left out."),
         )
     ],
     "no_poller": [
         Wording(
-            _("no poller has looked at %(thing)s since %(since)s"), _("A poller is started."), ("since",)
+            _("no poller has looked at %(thing)s since %(since)s"),
+            _("Until a poller is started."),
+            ("since",),
         ),
-        Wording(_("no poller has looked at %(thing)s yet"), _("A poller is started.")),
+        Wording(_("no poller has looked at %(thing)s yet"), _("Until a poller is started.")),
     ],
     "schedule_paused": [
-        Wording(_("%(thing)s has been paused since %(since)s"), _("The schedule is resumed."))
+        Wording(_("%(thing)s has been paused since %(since)s"), _("Until the schedule is resumed."))
     ],
     "schedule_broken": [
         Wording(
             _("%(thing)s can't be enqueued: this code doesn't know %(task)s, or can't read the schedule"),
-            _("The task is defined, or the schedule is changed or removed."),
+            _("Until the task is defined, or the schedule is changed or removed."),
         )
     ],
     "latest_call": [Wording(_("the latest call of %(thing)s, that of %(occurrence)s, is not done"))],
@@ -215,13 +219,13 @@ WORDINGS: dict[str, Sequence[Wording]] = {
     "not_consuming": [
         Wording(
             _("%(thing)s is running nothing, and has asked for no jobs since its heartbeat before"),
-            _("It asks again, or is restarted."),
+            _("Until it asks again, or is restarted."),
         )
     ],
     "worker_silent": [
         Wording(
             _("%(thing)s has sent no heartbeat since %(since)s"),
-            _("Another worker claims its jobs when their leases end."),
+            _("Until another worker claims its jobs, when their leases end."),
         )
     ],
     # of locks and permits
@@ -233,29 +237,29 @@ WORDINGS: dict[str, Sequence[Wording]] = {
         ),
         Wording(_("%(thing)s has been held by %(holder)s since %(since)s"), _RELEASE_ONLY, ("since",)),
         Wording(_("%(thing)s is held by %(holder)s"), _RELEASE, ("lease_until",)),
-        Wording(_("%(thing)s is held by %(holder)s"), _("The holder ends, and releases it.")),
+        Wording(_("%(thing)s is held by %(holder)s"), _("Until the holder ends, and releases it.")),
     ],
     "lock_read": [
         Wording(
             _("clients read %(thing)s: %(held)s, one of them is %(holder)s"),
-            _("All readers release it, or their leases end at %(lease_until)s."),
+            _("Until all readers release it, or their leases end at %(lease_until)s."),
         )
     ],
     "lock_free": [Wording(_("%(thing)s is free"))],
     "permits_held": [
         Wording(
             _("all permits of %(thing)s are held: %(held)s of %(limit)s, one by %(holder)s"),
-            _("A holder releases one, its lease ends, or the limit is raised."),
+            _("Until a holder releases one, its lease ends, or the limit is raised."),
             ("holder", "limit"),
         ),
         Wording(
             _("%(thing)s has no permit to hold: %(held)s of %(limit)s are held"),
-            _("The limit is raised."),
+            _("Until the limit is raised."),
             ("limit",),
         ),
         Wording(
             _("permits of %(thing)s are held: %(held)s, one by %(holder)s"),
-            _("A holder releases one, or its lease ends."),
+            _("Until a holder releases one, or its lease ends."),
         ),
     ],
     "permits_free": [
@@ -266,7 +270,7 @@ WORDINGS: dict[str, Sequence[Wording]] = {
     "latch_closed": [
         Wording(
             _("%(thing)s is closed: %(remaining)s of %(count)s events are missing"),
-            _("They are counted. Without any, it expires at %(expires_at)s."),
+            _("Until they are counted. Without any, it expires at %(expires_at)s."),
         )
     ],
     "latch_open": [Wording(_("%(thing)s is open: all of its %(count)s events were counted"))],
@@ -282,39 +286,39 @@ WORDINGS: dict[str, Sequence[Wording]] = {
     "workers_busy": [
         Wording(
             _("all workers that serve %(thing)s are running jobs: %(running)s on %(workers)s"),
-            _("One of them ends, or more workers are started."),
+            _("Until one of them ends, or more workers are started."),
         )
     ],
     "backlog": [
         Wording(
             _("jobs of %(thing)s are ready: %(ready)s, for about %(seconds)s at the present rate"),
-            _("They are claimed; more workers shorten that."),
+            _("Until they are claimed; more workers shorten that."),
             ("seconds",),
         ),
-        Wording(_("jobs of %(thing)s are ready: %(ready)s"), _("They are claimed.")),
+        Wording(_("jobs of %(thing)s are ready: %(ready)s"), _("Until they are claimed.")),
     ],
     "parked": [
         Wording(
             _("jobs of %(thing)s wait for locks, permits, rates or the end of a pause: %(parked)s"),
-            _("What they need becomes free."),
+            _("Until what they need is free."),
         )
     ],
     "nothing_ready": [
         Wording(
             _("no job of %(thing)s is ready; not due yet: %(delayed)s"),
-            _("Something becomes due, or is pushed."),
+            _("Until something is due, or is pushed."),
         )
     ],
     # of readers
     "unread": [
         Wording(
             _("%(member)s has not read %(unread)s messages of %(thing)s, muted until %(muted_until)s"),
-            _("The member reads and acks, or leaves; limits remove the oldest."),
+            _("Until the member reads and acks, or leaves; limits remove the oldest."),
             ("muted_until",),
         ),
         Wording(
             _("%(member)s has not read %(unread)s messages of %(thing)s; %(kept)s are kept for that"),
-            _("The member reads and acks, or leaves; limits remove the oldest."),
+            _("Until the member reads and acks, or leaves; limits remove the oldest."),
         ),
     ],
     "hidden_readers": [
@@ -323,12 +327,12 @@ WORDINGS: dict[str, Sequence[Wording]] = {
     "mail_unread": [
         Wording(
             _("%(unread)s mails of %(thing)s are unread; it was fetched last at %(fetched_at)s"),
-            _("The user fetches and reads them."),
+            _("Until the user fetches and reads them."),
             ("fetched_at",),
         ),
         Wording(
             _("%(unread)s mails of %(thing)s are unread; it was never fetched"),
-            _("The user fetches and reads them."),
+            _("Until the user fetches and reads them."),
         ),
     ],
     "events_unread": [
@@ -360,7 +364,7 @@ WORDINGS: dict[str, Sequence[Wording]] = {
                 "the consumer %(consumer)s has not acked %(files)s files of %(thing)s, the first of them of "
                 "%(since)s; its lease is held by %(holder)s"
             ),
-            _("It acks them."),
+            _("Until it acks them."),
             ("holder",),
         ),
         Wording(
@@ -382,7 +386,7 @@ WORDINGS: dict[str, Sequence[Wording]] = {
     "consumers_missing": [
         Wording(
             _("%(thing)s keeps its files for consumers that have not come yet: %(consumers)s"),
-            _("They come, or their places are released."),
+            _("Until they come, or their places are released."),
         )
     ],
     "all_read": [Wording(_("nothing of %(thing)s is unread"))],
@@ -390,7 +394,7 @@ WORDINGS: dict[str, Sequence[Wording]] = {
     "deadlock": [
         Wording(
             _("these wait for one another in a circle: %(things)s"),
-            _("A lease among them ends, or somebody releases or cancels one of them."),
+            _("Until a lease among them ends, or somebody releases or cancels one of them."),
         )
     ],
     "more": [Wording(_("the chain goes on with %(thing)s"), _("Explain that one."))],
