@@ -394,7 +394,9 @@ class TestWhy:
         assert "has been held by" in nightly and "Nothing is stored of task 0abc" in nightly
         assert f"{url('task')}?thing=task%3Adefault%2F0abc" in nightly
         assert "Read-write lock catalogue is held by" in why(boss, Thing("rwlock", "catalogue"))
-        assert "Latch import is closed: 2 of 3 events are missing" in why(boss, Thing("latch", "import"))
+        assert "Latch import is closed; events that are missing: 2 of 3" in why(
+            boss, Thing("latch", "import")
+        )
         login = why(boss, Thing("rate", "ann", "login"))
         chat = Chat.create("ann", ["bob"])
         chat.send("ann", "hello")

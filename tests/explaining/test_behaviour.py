@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import itertools
 import json
-import re
 import threading
+from collections import defaultdict
 from datetime import UTC, datetime
 from typing import Any
 
@@ -36,6 +36,9 @@ from tests.support.workers import backend, burst, keys, worker
 
 from ..tasks import jobs
 from .site import Site, lock_inside
+
+#: parameters that choose a form of a text, and durations
+NUMBERS = {"attempts", "events", "files", "held", "members", "period", "seconds", "unread", "used"}
 
 
 @pytest.fixture
@@ -189,11 +192,18 @@ class TestTexts:
             assert (found.causes[0].ends, found.causes[1].ends) == ("Jetzt.", "")
         assert found.text == before == "No live worker serves queue:q; lock:x is free."
 
+    def test_plurals(self) -> None:
+        one, two = (make("mail_unread", Thing("mailbox", "ann"), unread=count) for count in (1, 2))
+        assert one.text == "1 mail of mailbox:ann is unread; never fetched"
+        assert two.text == "2 mails of mailbox:ann are unread; never fetched"
+
     @pytest.mark.parametrize("code", WORDINGS)
     def test_hostile_values_are_shown_escaped(self, code: str) -> None:
-        names = set(re.findall(r"%\((\w+)\)s", " ".join(f"{one.text}{one.ends}" for one in WORDINGS[code])))
-        hostile: dict[str, Any] = dict.fromkeys(names - {"thing"}, "%(x)s %s\x1b[31m")
-        hostile |= dict.fromkeys(names & {"seconds", "period"}, 7)
+        names = defaultdict[str, int](lambda: 7)
+        for one in WORDINGS[code]:
+            _used = one.text % names, str(one.ends) % names
+        hostile: dict[str, Any] = dict.fromkeys(names.keys() - {"thing"}, "%(x)s %s\x1b[31m")
+        hostile |= dict.fromkeys(names.keys() & NUMBERS, 7)
         cause = make(code, Thing("lock", "\x1b%s"), **hostile)
         assert "\x1b" not in cause.text + cause.ends
 
@@ -244,7 +254,7 @@ class TestCommand:
         site.push("b", "lock:nightly")
         lines = output_of("messaging_explain", "b")[0].splitlines()
         assert lines[0] == "lock_held: lock:nightly is held by task:default/a"
-        assert lines[1] == "    The holder ends, and releases it."
+        assert lines[1] == "    Until the holder ends, and releases it."
         assert lines[2].startswith("running: task:default/a has been running on w1 since ")
 
     def test_json(self, site: Site) -> None:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from django.utils.functional import Promise
 from django.utils.timezone import localtime
-from django.utils.translation import gettext
+from django.utils.translation import gettext, ngettext_lazy
 from django.utils.translation import gettext_lazy as _
 
 from ...core.encoding import printable
@@ -34,7 +34,8 @@ _UNITS = (
 class Wording(NamedTuple):
     """What a cause says where it has certain parameters."""
 
-    text: Promise
+    #: with the parameters by `%`, which for a text of `ngettext_lazy` chooses the form
+    text: Any
     #: what ends it; empty: nothing does, or nothing has to
     ends: str | Promise = ""
     #: these must not be empty
@@ -153,7 +154,7 @@ WORDINGS: dict[str, Sequence[Wording]] = {
     ],
     "cancelling": [
         Wording(
-            _("%(thing)s shall be cancelled"),
+            _("%(thing)s is being cancelled"),
             _("Until its worker interrupts it, within seconds."),
         )
     ],
@@ -176,12 +177,20 @@ WORDINGS: dict[str, Sequence[Wording]] = {
     ],
     "dead": [
         Wording(
-            _("%(thing)s has been dead since %(since)s, after %(attempts)s attempts: %(reason)s"),
+            ngettext_lazy(
+                "%(thing)s has been dead since %(since)s, after %(attempts)s attempt: %(reason)s",
+                "%(thing)s has been dead since %(since)s, after %(attempts)s attempts: %(reason)s",
+                "attempts",
+            ),
             _("Until it is redriven."),
             ("reason",),
         ),
         Wording(
-            _("%(thing)s has been dead since %(since)s, after %(attempts)s attempts"),
+            ngettext_lazy(
+                "%(thing)s has been dead since %(since)s, after %(attempts)s attempt",
+                "%(thing)s has been dead since %(since)s, after %(attempts)s attempts",
+                "attempts",
+            ),
             _("Until it is redriven."),
         ),
     ],
@@ -253,7 +262,7 @@ WORDINGS: dict[str, Sequence[Wording]] = {
             ("holder", "limit"),
         ),
         Wording(
-            _("%(thing)s has no permit to hold: %(held)s of %(limit)s are held"),
+            _("%(thing)s has no free permit: %(held)s of %(limit)s are held"),
             _("Until the limit is raised."),
             ("limit",),
         ),
@@ -264,12 +273,12 @@ WORDINGS: dict[str, Sequence[Wording]] = {
     ],
     "permits_free": [
         Wording(_("%(thing)s has free permits: %(held)s of %(limit)s are held"), needs=("limit",)),
-        Wording(_("%(thing)s is held by %(held)s")),
+        Wording(ngettext_lazy("%(thing)s has %(held)s holder", "%(thing)s has %(held)s holders", "held")),
     ],
     # of latches and rate limits
     "latch_closed": [
         Wording(
-            _("%(thing)s is closed: %(remaining)s of %(count)s events are missing"),
+            _("%(thing)s is closed; events that are missing: %(remaining)s of %(count)s"),
             _("Until they are counted. Without any, it expires at %(expires_at)s."),
         )
     ],
@@ -279,7 +288,14 @@ WORDINGS: dict[str, Sequence[Wording]] = {
         Wording(_("%(thing)s is free: none of its uses count any more")),
     ],
     "rate_unknown": [
-        Wording(_("this process doesn't know the limit of %(thing)s: %(used)s uses count"), needs=("used",)),
+        Wording(
+            ngettext_lazy(
+                "this process doesn't know the limit of %(thing)s: %(used)s use counts",
+                "this process doesn't know the limit of %(thing)s: %(used)s uses count",
+                "used",
+            ),
+            needs=("used",),
+        ),
         Wording(_("this process doesn't know the limit of %(thing)s")),
     ],
     # of a queue
@@ -312,42 +328,67 @@ WORDINGS: dict[str, Sequence[Wording]] = {
     # of readers
     "unread": [
         Wording(
-            _("%(member)s has not read %(unread)s messages of %(thing)s, muted until %(muted_until)s"),
+            ngettext_lazy(
+                "%(member)s has not read %(unread)s message of %(thing)s, muted until %(muted_until)s",
+                "%(member)s has not read %(unread)s messages of %(thing)s, muted until %(muted_until)s",
+                "unread",
+            ),
             _("Until the member reads and acks, or leaves; limits remove the oldest."),
             ("muted_until",),
         ),
         Wording(
-            _("%(member)s has not read %(unread)s messages of %(thing)s; %(kept)s are kept for that"),
+            ngettext_lazy(
+                "%(member)s has not read %(unread)s message of %(thing)s; stored: %(kept)s",
+                "%(member)s has not read %(unread)s messages of %(thing)s; stored: %(kept)s",
+                "unread",
+            ),
             _("Until the member reads and acks, or leaves; limits remove the oldest."),
         ),
     ],
     "hidden_readers": [
-        Wording(_("among those who have read least of %(thing)s are %(members)s who hide that"))
+        Wording(
+            ngettext_lazy(
+                "of the slowest readers of %(thing)s, %(members)s hides what they have read",
+                "of the slowest readers of %(thing)s, %(members)s hide what they have read",
+                "members",
+            )
+        )
     ],
     "mail_unread": [
         Wording(
-            _("%(unread)s mails of %(thing)s are unread; it was fetched last at %(fetched_at)s"),
+            ngettext_lazy(
+                "%(unread)s mail of %(thing)s is unread; last fetched at %(fetched_at)s",
+                "%(unread)s mails of %(thing)s are unread; last fetched at %(fetched_at)s",
+                "unread",
+            ),
             _("Until the user fetches and reads them."),
             ("fetched_at",),
         ),
         Wording(
-            _("%(unread)s mails of %(thing)s are unread; it was never fetched"),
+            ngettext_lazy(
+                "%(unread)s mail of %(thing)s is unread; never fetched",
+                "%(unread)s mails of %(thing)s are unread; never fetched",
+                "unread",
+            ),
             _("Until the user fetches and reads them."),
         ),
     ],
     "events_unread": [
         Wording(
-            _(
-                "the consumer %(consumer)s has not handled %(events)s events of %(thing)s, of which %(kept)s "
-                "are kept; its latest one was published at %(since)s"
+            ngettext_lazy(
+                "the consumer %(consumer)s has not handled %(events)s event of %(thing)s (stored: "
+                "%(kept)s); the latest one that it has handled was published at %(since)s",
+                "the consumer %(consumer)s has not handled %(events)s events of %(thing)s (stored: "
+                "%(kept)s); the latest one that it has handled was published at %(since)s",
+                "events",
             ),
             _EVENTS,
             ("since",),
         ),
         Wording(
             _(
-                "the consumer %(consumer)s has handled none of the %(events)s events of %(thing)s, of which "
-                "%(kept)s are kept"
+                "the consumer %(consumer)s has handled no events of %(thing)s yet; waiting: %(events)s, "
+                "stored: %(kept)s"
             ),
             _EVENTS,
         ),
@@ -360,25 +401,34 @@ WORDINGS: dict[str, Sequence[Wording]] = {
     ],
     "files_unread": [
         Wording(
-            _(
-                "the consumer %(consumer)s has not acked %(files)s files of %(thing)s, the first of them of "
-                "%(since)s; its lease is held by %(holder)s"
+            ngettext_lazy(
+                "the consumer %(consumer)s has not acked %(files)s file of %(thing)s, "
+                "published at %(since)s; its lease is held by %(holder)s",
+                "the consumer %(consumer)s has not acked %(files)s files of %(thing)s, the first "
+                "published at %(since)s; its lease is held by %(holder)s",
+                "files",
             ),
             _("Until it acks them."),
             ("holder",),
         ),
         Wording(
-            _(
-                "the consumer %(consumer)s has not acked %(files)s files of %(thing)s, the first of them of "
-                "%(since)s; nobody holds its lease, and it was seen last at %(seen_at)s"
+            ngettext_lazy(
+                "the consumer %(consumer)s has not acked %(files)s file of %(thing)s, "
+                "published at %(since)s; nobody holds its lease, and it was seen last at %(seen_at)s",
+                "the consumer %(consumer)s has not acked %(files)s files of %(thing)s, the first "
+                "published at %(since)s; nobody holds its lease, and it was seen last at %(seen_at)s",
+                "files",
             ),
             _CONSUMER,
             ("seen_at",),
         ),
         Wording(
-            _(
-                "the consumer %(consumer)s has not acked %(files)s files of %(thing)s, the first of them of "
-                "%(since)s; nobody holds its lease, and it was never seen"
+            ngettext_lazy(
+                "the consumer %(consumer)s has not acked %(files)s file of %(thing)s, "
+                "published at %(since)s; nobody holds its lease, and it was never seen",
+                "the consumer %(consumer)s has not acked %(files)s files of %(thing)s, the first "
+                "published at %(since)s; nobody holds its lease, and it was never seen",
+                "files",
             ),
             _CONSUMER,
         ),
@@ -415,7 +465,7 @@ class Cause:
     @property
     def text(self) -> str:
         """The cause as a part of a sentence, in the active language."""
-        return str(self._wording.text) % self._shown
+        return str(self._wording.text % self._shown)
 
     @property
     def ends(self) -> str:
@@ -439,7 +489,7 @@ class Cause:
         return next((one for one in found if known.issuperset(one.needs)), found[-1])
 
     @property
-    def _shown(self) -> dict[str, str]:
+    def _shown(self) -> dict[str, str | int]:
         shown = {name: _show(name, value) for name, value in self.params.items()}
         return {"thing": _show("thing", str(self.thing)), **shown}
 
@@ -475,12 +525,14 @@ def _plain(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
 
 
-def _show(name: str, value: Any) -> str:
-    """A parameter in a text."""
+def _show(name: str, value: Any) -> str | int:
+    """A parameter in a text. Whole numbers stay numbers, which choose a plural form."""
     if isinstance(value, datetime):
         return f"{localtime(value):%Y-%m-%d %H:%M:%S}"
     if name in ("seconds", "period") and value is not None:
         return _duration(value)
+    if isinstance(value, int):
+        return value
     if isinstance(value, tuple):
         return " → ".join(map(printable, value))
     return printable(str(value)[:MAX_TEXT])
