@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import subprocess
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -56,6 +57,16 @@ def test_translations_are_complete(package: Path, language: str, tmp_path: Path)
     done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
     assert re.fullmatch(r"\d+ translated messages\.", done.stderr.strip()), done.stderr
     assert compiled_texts(source.with_suffix(".mo")) == compiled_texts(compiled), "run .ci/makemessages"
+
+
+@pytest.mark.parametrize("app", ["admin", "auth"])
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_no_text_has_another_translation_in_django(language: str, app: str) -> None:
+    """That one is shown, if the app comes first in INSTALLED_APPS: the text needs a context."""
+    path = Path("locale", language, "LC_MESSAGES", "django.mo")
+    django = compiled_texts(Path(import_module(f"django.contrib.{app}").__path__[0]) / path)
+    ours = compiled_texts(PACKAGE / path)
+    assert [text for text in ours.keys() & django.keys() if text and ours[text] != django[text]] == []
 
 
 @pytest.mark.parametrize(

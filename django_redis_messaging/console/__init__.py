@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy as _
+from django.utils.translation import pgettext_lazy
 
 
 class Section(NamedTuple):
@@ -27,6 +28,6 @@ SECTIONS = (
     Section("limits", _("Rate limits")),
     Section("chats", _("Chats")),
     Section("channels", _("Channels")),
-    Section("history", _("History")),
+    Section("history", pgettext_lazy("console", "History")),
     Section("audit", _("Audit trail")),
 )

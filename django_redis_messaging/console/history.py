@@ -10,7 +10,7 @@ from django.http import HttpRequest, HttpResponse
 from django.utils.functional import Promise
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy
+from django.utils.translation import gettext_lazy, pgettext, pgettext_lazy
 
 from .. import conf, surveys
 from ..core.encoding import printable
@@ -109,8 +109,10 @@ TITLES = {
     "server": gettext_lazy("Servers"),
 }
 NAMES = {
-    "hour": gettext_lazy("Hour"), "day": gettext_lazy("Day"), "fortnight": gettext_lazy("Two weeks"),
-}  # fmt: skip
+    "hour": gettext_lazy("Hour"),
+    "day": pgettext_lazy("console", "Day"),
+    "fortnight": gettext_lazy("Two weeks"),
+}
 #: the column of the small charts, by kind
 OF_SPARKLINE = {
     "queue": "ran",
@@ -151,7 +153,7 @@ class HistoryPage(ConsolePage):
         [line] = read_lines([series], period)
         drawn = [draw(one, line) for one in DRAWINGS[series.kind]]
         title = f"{TITLES[series.kind]}: {printable(series.name)}"
-        crumbs = [(_("History"), self.url("history", kind=series.kind))]
+        crumbs = [(pgettext("console", "History"), self.url("history", kind=series.kind))]
         return {"page_title": title, "charts": drawn, "crumbs": crumbs, "tables": []}
 
     def all(self, kind: str, period: str) -> dict[str, object]:
@@ -171,7 +173,7 @@ class HistoryPage(ConsolePage):
             next_url=self.url("history", kind=kind, after=following, period=period) if following else "",
         )
         kinds = [(TITLES[one], self.url("history", kind=one, period=period), one == kind) for one in TITLES]
-        return {"page_title": _("History"), "kinds": kinds, "tables": [table]}
+        return {"page_title": pgettext("console", "History"), "kinds": kinds, "tables": [table]}
 
     def row(self, line: Line, period: str) -> Row:
         """A series."""

@@ -12,7 +12,7 @@ from django.template.defaultfilters import filesizeformat
 from django.utils.formats import number_format
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
-from django.utils.translation import ngettext
+from django.utils.translation import ngettext, pgettext
 
 from ..checks.servers import ServerInfo, version
 from ..services.history.gauges import QueueGauges
@@ -115,7 +115,7 @@ class OverviewPage(ConsolePage):
             ("rwlock", _("Read-write locks"), _("in use"), locks),
             ("latch", _("Latches"), _("in use"), locks),
             ("chat", _("Chats"), _("chats"), chats),
-            ("mailbox", _("Mailboxes"), _("users"), channels),
+            ("mailbox", _("Mailboxes"), pgettext("console", "users"), channels),
             ("broadcast", _("Broadcast"), _("channels"), channels),
             ("files", _("Files"), _("channels"), channels),
             ("directory", _("Directories"), _("directories"), channels),

@@ -10,7 +10,7 @@ from django.http import HttpRequest, HttpResponse
 from django.utils.formats import number_format
 from django.utils.functional import Promise
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy
+from django.utils.translation import gettext_lazy, pgettext, pgettext_lazy
 
 from .. import conf, handlers, surveys
 from ..core.encoding import current_prefix, printable
@@ -135,7 +135,7 @@ def schedule_actions(page: ConsolePage, one: ScheduleInfo) -> list[Action]:
     else:
         found += page.button("resume_periodic", _("Resume"), thing)
     if not one.declared:
-        found += page.button("remove_periodic", _("Remove"), thing, is_danger=True)
+        found += page.button("remove_periodic", pgettext("console", "Remove"), thing, is_danger=True)
     return found
 
 
@@ -300,7 +300,7 @@ class RemovePeriodic(PeriodicChange):
     """Removes a stored schedule."""
 
     action = "remove_periodic"
-    label = gettext_lazy("Remove")
+    label = pgettext_lazy("console", "Remove")
     title = gettext_lazy("Remove this schedule?")
     effect = gettext_lazy("It is deleted, with its arguments. Calls that are enqueued stay.")
     done = gettext_lazy("The schedule was removed.")

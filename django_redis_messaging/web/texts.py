@@ -15,6 +15,7 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString, mark_safe
 from django.utils.text import Truncator
 from django.utils.translation import gettext as _
+from django.utils.translation import pgettext
 
 from ..services.directories.folding import fold
 
@@ -88,7 +89,7 @@ def body_html(body: str, *, mentions: Sequence[str] = (), own: str = "") -> Safe
     return format_html(
         '{}<details class="drm-fold"><summary><span>{}</span><span>{}</span></summary>{}</details>',
         shown,
-        _("Show all"),
+        pgettext("chat", "Show all"),
         _("Show less"),
         folded,
     )
