@@ -12,7 +12,7 @@ from django.http import HttpRequest, HttpResponse
 from django.utils.formats import number_format
 from django.utils.text import Truncator
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy
+from django.utils.translation import gettext_lazy, ngettext
 
 from .. import conf
 from ..core.encoding import current_prefix, printable
@@ -57,7 +57,8 @@ class ChatsPage(ListPage):
     def chat(self) -> Table:
         """The chats."""
         columns = [
-            _("Chat"), _("Members"), _("Messages"), _("Size"), _("Newest"), _("Slowest reader"), _("Pinned"),
+            _("Chat"), _("Members"), _("Messages"), _("Size"), _("Newest message"), _("Slowest reader"),
+            _("Pinned"),
         ]  # fmt: skip
         note = _("Pinned: what is stored only until the slowest reader has read it.")
         empty = _("There are no chats.")
@@ -237,7 +238,10 @@ class ChannelsPage(ListPage):
 
     def broadcast(self) -> Table:
         """The broadcast channels."""
-        columns = [_("Channel"), _("Events"), _("About"), _("Oldest"), _("Newest"), _("Events per second")]
+        columns = [
+            _("Channel"), _("Events"), _("Size (about)"), _("Oldest event"), _("Newest event"),
+            _("Events per second"),
+        ]  # fmt: skip
         empty = _("There are no broadcast channels.")
         return self.list_of(pages.page_broadcasts, columns, self.broadcast_row, empty)
 
@@ -257,7 +261,8 @@ class ChannelsPage(ListPage):
         slowest = max(stats.consumers, key=lambda consumer: consumer.waiting, default=None)
         behind = None
         if slowest is not None and slowest.waiting:
-            detail = _("%(number)s files behind") % {"number": number_format(slowest.waiting)}
+            detail = ngettext("%(number)s file behind", "%(number)s files behind", slowest.waiting)
+            detail %= {"number": number_format(slowest.waiting)}
             behind = Cell(printable(slowest.name), detail)
         return Row([name, stats.files, size(stats.bytes), len(stats.consumers), behind])
 
@@ -290,7 +295,7 @@ class ChannelsPage(ListPage):
         here = streams_of_process(conf.alias(), current_prefix())
         columns = [_("User"), _("Streams"), _("Of them in this process"), _("Seen as online")]
         numbers = {"streams": number_format(here.total()), "users": number_format(len(here))}
-        note = _("This process has %(streams)s streams of %(users)s users.") % numbers
+        note = _("Streams in this process: %(streams)s. Users who have them: %(users)s.") % numbers
         empty = _("Nobody has a live stream.")
         return self.list_of(pages.page_streams, columns, self.streams_row, empty, note, name_of)
 
@@ -320,7 +325,7 @@ class MailboxPage(FactsPage):
             (_("User"), user_cell(box.name, identities.current().labels([box.name]))),
             (_("Unread"), to_cell(box.unread)),
             (_("Stored"), to_cell(box.mails)),
-            (_("Newest"), Cell(str(box.last_id))),
+            (_("Id of the newest mail"), Cell(str(box.last_id))),
             (_("Last fetched"), to_cell(box.fetched_at)),
         ]
         tables = [self.mails()] if self.may_read(self.thing) else []
@@ -354,9 +359,9 @@ class BroadcastPage(FactsPage):
         facts = [
             (_("Channel"), to_cell(one.name)),
             (_("Events"), to_cell(one.events)),
-            (_("About"), size(one.bytes)),
-            (_("Oldest"), to_cell(one.first_at)),
-            (_("Newest"), to_cell(one.last_at)),
+            (_("Size (about)"), size(one.bytes)),
+            (_("Oldest event"), to_cell(one.first_at)),
+            (_("Newest event"), to_cell(one.last_at)),
             (_("Events per second"), to_cell(one.rate)),
         ]
         return self.described(facts, [self.consumers(one)])
@@ -393,7 +398,7 @@ class FilesPage(FactsPage):
                 _("Size"),
                 Cell(size(stats.bytes).text, _("of %(limit)s") % {"limit": size(stats.max_bytes).text}),
             ),
-            (_("State"), Cell(_("the last file has been published") if stats.final else _("open"))),
+            (_("State"), Cell(_("the last file has been published") if stats.final else _("accepts files"))),
             (_("Expected consumers"), to_cell(stats.open_places)),
         ]
         consumers = sorted(stats.consumers, key=lambda one: (-one.waiting, one.name))[:MAX_CONSUMERS]

@@ -93,7 +93,7 @@ class LimitsPage(ConsolePage):
         following = found.cursor and self.url("limits", kind=kind, cursor=found.cursor, **chosen)
         return Table(
             _("Keys"),
-            [_("Limit"), _("Key"), _("Left"), _("Free again in"), _("All free in")],
+            [_("Rate limit"), _("Key"), _("Left"), _("Free again in"), _("All free in")],
             sorted(found.uses, key=lambda use: use.urgency),
             self.row,
             _("Nothing on this page of the search.") if following else _("No uses are counted."),
@@ -148,7 +148,7 @@ class RatePage(FactsPage):
             raise Problem(NOT_FOUND)
         free, all_free = use.retry_after if use.is_at_limit else None, use.reset_after
         facts = [
-            (_("Limit"), Cell(printable(use.name), rate_of(use))),
+            (_("Rate limit"), Cell(printable(use.name), rate_of(use))),
             (_("Key"), to_cell(use.key)),
             (_("Left"), left(use)),
             (_("Free again in"), to_cell(None if free is None else timedelta(seconds=free))),
@@ -172,7 +172,7 @@ class ResetLimit(ChangePage):
             _("Reset this key?"),
             _("All its uses are forgotten: the next ones are allowed again, up to the limit."),
             _("Reset"),
-            [(_("Limit"), to_cell(thing.where)), (_("Key"), to_cell(thing.name))],
+            [(_("Rate limit"), to_cell(thing.where)), (_("Key"), to_cell(thing.name))],
             things=things,
         )
 
@@ -339,7 +339,7 @@ def lock_of(thing: Thing) -> Lock:
 def waiting_table(clients: Sequence[tuple[str, datetime | None]]) -> Table:
     """The clients that wait, in order; each with the moment since which it does, if that is known."""
     columns = [
-        _("Place"),
+        _("Position"),
         _("Client"),
         *([_("Waiting since")] if any(since for _c, since in clients) else []),
     ]
@@ -348,7 +348,7 @@ def waiting_table(clients: Sequence[tuple[str, datetime | None]]) -> Table:
         place, (token, since) = item
         return Row([place, client(token), since][: len(columns)])
 
-    return Table(_("Waiting clients"), columns, [*enumerate(clients, 1)], row, _("No client waits."))
+    return Table(_("Waiting clients"), columns, [*enumerate(clients, 1)], row, _("No clients are waiting."))
 
 
 class ReadWriteLockPage(FactsPage):
@@ -385,12 +385,10 @@ def rwlock_queue(waiting: Sequence[ReadWriteLockWaiter]) -> Table:
 
     def row(item: tuple[int, ReadWriteLockWaiter]) -> Row:
         place, one = item
-        return Row(
-            [place, client(one.token), _("for writing") if one.writes else _("for reading"), one.since]
-        )
+        return Row([place, client(one.token), _("writing") if one.writes else _("reading"), one.since])
 
-    columns = [_("Place"), _("Client"), _("Waits"), _("Waiting since")]
-    return Table(_("Waiting clients"), columns, [*enumerate(waiting, 1)], row, _("No client waits."))
+    columns = [_("Position"), _("Client"), _("Access"), _("Waiting since")]
+    return Table(_("Waiting clients"), columns, [*enumerate(waiting, 1)], row, _("No clients are waiting."))
 
 
 class SemaphorePage(FactsPage):

@@ -43,7 +43,7 @@ class Drawing(NamedTuple):
 
 _HIGHEST, _P95, _P50 = gettext_lazy("highest"), gettext_lazy("95 %"), gettext_lazy("50 %")
 RAN = Drawing(
-    gettext_lazy("Ended"), {"ran": gettext_lazy("ended"), "failed": gettext_lazy("failed")}, kind="bars"
+    gettext_lazy("Runs"), {"ran": gettext_lazy("ended"), "failed": gettext_lazy("failed")}, kind="bars"
 )
 WAIT = Drawing(gettext_lazy("Waited until they started"), {"wait95": _P95, "wait50": _P50}, "s")
 RUN = Drawing(gettext_lazy("Ran for"), {"run95": _P95, "run50": _P50}, "s")
@@ -166,7 +166,7 @@ class HistoryPage(ConsolePage):
         following = str(names[PAGE - 1]) if len(names) > PAGE else ""
         table = List(
             str(TITLES[kind]),
-            [_("Name"), _("Shows"), _("Ended"), _("Failed"), _("Ran for (95 %)")],
+            [_("Name"), _("Shows"), _("Runs"), _("Failed"), _("Ran for (95 %)")],
             lines,
             lambda line: self.row(line, period),
             _("Nothing was recorded yet: a poller, a worker or a listener records it."),

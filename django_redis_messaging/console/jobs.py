@@ -130,16 +130,16 @@ class JobPage(ThingPage):
             (_("Waits for"), job.waits_for),
             (_("Needs"), ", ".join(job.needs)),
             (_("Unique key"), job.unique),
-            (_("Group of turns"), job.group),
+            (_("Fairness group"), job.group),
             (_("Tags"), ", ".join(job.tags)),
             (_("Batch"), job.batch),
         ]
         return [
             (_("Queue"), Cell(queue.thing.label, url=self.url_of(queue.thing))),
-            (_("Place"), str(PLACES[job.place])),
+            (_("State"), str(PLACES[job.place])),
             (_("Id"), job.id),
             (_("Reason"), self.console.mask("reason", job.reason) if may_read else None),
-            (_("Shall be cancelled"), _("yes") if job.is_cancelling else None),
+            (_("Is being cancelled"), _("yes") if job.is_cancelling else None),
             (_("Enqueued"), job.pushed_at),
             (_("Due"), job.due_at),
             (_("First started"), detail.first_started_at),
@@ -208,7 +208,7 @@ def attempts_text(job: JobRow, lost: int) -> str:
     """How many attempts there were, of how many."""
     numbers = {"attempts": job.attempts, "limit": job.max_attempts, "lost": lost}
     if lost:
-        return _("%(attempts)s of %(limit)s, and %(lost)s of which the lease expired") % {
+        return _("%(attempts)s of %(limit)s, plus %(lost)s whose lease expired") % {
             **numbers, "attempts": job.attempts - lost,
         }  # fmt: skip
     return _("%(attempts)s of %(limit)s") % numbers
@@ -379,7 +379,7 @@ class DueField(JobsChange):
 
     def fields(self, things: Sequence[Thing]) -> Sequence[Field]:
         zone = timezone.get_current_timezone_name()
-        hint = _("In the time zone %(zone)s.") % {"zone": zone}
+        hint = _("Times are in the time zone %(time_zone)s.") % {"time_zone": zone}
         now = timezone.localtime(datetime.now(UTC)).strftime("%Y-%m-%dT%H:%M")
         return [Field("due", _("Due"), "datetime-local", now, hint, is_required=True)]
 
@@ -446,7 +446,8 @@ class CancelJobs(JobsChange):
     label, label_all = gettext_lazy("Cancel jobs"), gettext_lazy("Cancel all")
     title = gettext_lazy("Cancel these jobs?")
     effect = gettext_lazy(
-        "Those that wait never run. Tasks that run are interrupted within about a second, wherever they are."
+        "Waiting jobs never run. Running tasks are interrupted within about a second, at any point in "
+        "their code."
     )
     done = ngettext_lazy("%(number)d job was cancelled.", "%(number)d jobs were cancelled.", "number")
     is_danger = True

@@ -220,7 +220,7 @@ def full_history(state: State) -> Iterator[Trouble]:
     """Series of which no history is kept."""
     if state.refused:
         yield Trouble(
-            _("The history has as many series as it may; others are not recorded."),
+            _("The history has its maximum number of series; others are not recorded."),
             _("Raise HISTORY_MAX_SERIES."),
             "warn",
             page="history",

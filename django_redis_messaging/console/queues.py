@@ -67,8 +67,9 @@ class QueuesPage(ConsolePage):
         table = Table(
             _("Queues"),
             [
-                _("Queue"), _("Ready"), _("Delayed"), _("Running"), _("Parked"), _("Dead"), _("Oldest"),
-                _("In / out per second"), _("Wait p50 / p95"), _("Run p50 / p95"), _("Time to drain"),
+                _("Queue"), _("Ready"), _("Delayed"), _("Running"), _("Parked"), _("Dead"),
+                _("Age of oldest"), _("In / out per second"), _("Wait p50 / p95"), _("Run p50 / p95"),
+                _("Time to drain"),
             ],
             count(some),
             self.row,
@@ -161,7 +162,7 @@ def drain_cell(one: Counted) -> Cell | None:
     if not one.load.ready:
         return None
     seconds = one.load.time_to_drain
-    return numbers_cell(_("none ends") if seconds is None else duration(seconds))
+    return numbers_cell(_("never") if seconds is None else duration(seconds))
 
 
 def pause_button(page: ConsolePage, one: Counted) -> list[Action]:
@@ -473,7 +474,7 @@ class PauseQueue(QueueChange):
         [thing] = things
         return Question(
             _("Pause this queue?"),
-            _("No job of it is started until it is resumed. Jobs can be enqueued, and those that run go on."),
+            _("None of its jobs is started until it is resumed. Enqueueing works, and running jobs go on."),
             _("Pause"),
             self.facts(thing),
             things=things,

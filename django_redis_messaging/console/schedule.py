@@ -289,7 +289,9 @@ class ResumePeriodic(PeriodicChange):
     action = "resume_periodic"
     label = gettext_lazy("Resume")
     title = gettext_lazy("Resume this schedule?")
-    effect = gettext_lazy("Its calls are enqueued again, from now on. Those of the time before are left out.")
+    effect = gettext_lazy(
+        "Its calls are enqueued again from now on. Those missed in the meantime are left out."
+    )
     done = gettext_lazy("The schedule is resumed.")
 
     def make(self, backend: RedisBackend, one: ScheduleInfo) -> bool:

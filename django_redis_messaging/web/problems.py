@@ -73,7 +73,7 @@ TOO_LONG = Answer(
 TITLE_TOO_LONG = Answer(413, "too_long", _("The title is too long. Shorten it."), field="title")
 TOO_MANY_MEMBERS = Answer(413, "too_many_members", _("A chat can't have this many members."), field="to")
 TOO_MANY_AT_ONCE = Answer(
-    413, "too_many_people", _("These are too many people at once. Choose fewer."), field="to"
+    413, "too_many_people", _("That's too many people at once. Choose fewer."), field="to"
 )
 TOO_MANY_BLOCKS = Answer(413, "too_many_blocks", _("You have blocked too many people. Unblock someone."))
 EXISTS = Answer(409, "exists", _("This chat already exists."))

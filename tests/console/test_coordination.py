@@ -312,7 +312,7 @@ class TestLocks:
         other.read.acquire()
         with waiting(third.write.acquire, lambda: len(third.waiting())):
             shown = page(boss, "rwlock", thing=thing)
-            assert facts(shown)["Readers"] == "2" and "for writing" in rows(shown)[-1]
+            assert facts(shown)["Readers"] == "2" and "writing" in rows(shown)[-1]
             [data] = [one for one in fields(shown, "release") if one["holder"] == quote(evicted)]
             assert boss.post(url("release"), {**data, "confirmed": "1"}).status_code == 302
             assert not one.read.owned() and other.read.owned() and third.info().waiting == 1

@@ -129,7 +129,7 @@ WRONG = {
         wrong(slow=[SlowCall(NOW - timedelta(minutes=5), 12_300)]),
         "longer than 5 ms within the last hour: 12 ms", "SLOWLOG",
     ),
-    "history": (wrong(refused=3), "as many series as it may", "HISTORY_MAX_SERIES"),
+    "history": (wrong(refused=3), "maximum number of series", "HISTORY_MAX_SERIES"),
     "unreadable": (wrong(errors=["No route\x1b to host"]), "No route\\x1b to host", "Check"),
 }  # fmt: skip
 
