@@ -19,7 +19,7 @@ from ..services.history.keys import KINDS, Series
 from ..web import problems
 from ..web.problems import Problem
 from .base import ConsolePage
-from .charts import Curve, Kind, Points, Table, Unit, chart, sparkline, table_view
+from .charts import Curve, Kind, Points, Table, Unit, chart, number_text, sparkline, table_view
 from .tables import Cell, Row
 from .tables import Table as List
 
@@ -188,7 +188,7 @@ class HistoryPage(ConsolePage):
             Cell("", chart=small),
             total(line, "ran"),
             total(line, "failed"),
-            Cell(f"{max(slowest):.3g} s", is_number=True) if slowest else None,
+            Cell(number_text(max(slowest), "s"), is_number=True) if slowest else None,
         ])  # fmt: skip
 
 

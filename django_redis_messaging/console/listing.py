@@ -118,10 +118,10 @@ def _section_title(page: ConsolePage) -> str:
 
 
 def user_cell(user: str, labels: Mapping[str, str], detail: str = "") -> Cell:
-    """A user: the label, and the id below it."""
+    """A user: the label, and below it the id and the detail, not joined by a comma as a decimal would be."""
     label = labels.get(user, user)
     details = ("" if label == user else user, detail)
-    return Cell(printable(label), printable(", ".join(filter(None, details))))
+    return Cell(printable(label), printable(": ".join(filter(None, details))))
 
 
 def client(token: str | None) -> Cell | None:

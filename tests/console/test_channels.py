@@ -12,6 +12,7 @@ from pytest_django import Settings
 
 from django_redis_messaging import Broadcast, Chat, Choices, Directory, FileChannel, Mailbox, conf
 from django_redis_messaging.console.access import Console
+from django_redis_messaging.console.listing import user_cell
 from django_redis_messaging.console.tables import to_cell
 from django_redis_messaging.core.operations import perform
 from django_redis_messaging.services.chats.usage import Reader, read_usage
@@ -163,6 +164,7 @@ class TestChats:
         chat.ack("cat", 9)
         shown = rows(page(boss, "chats"))
         assert [shown[0][0], *shown[0][1:3]] == ["team", "3", "7"] and "Team" not in " ".join(shown[0])
+        assert user_cell("3", {"3": "ann"}, "1 unread").detail == "3: 1 unread"
         assert shown[0][5] == "bob 7 unread" and shown[0][6].startswith("5 ")
         members = rows(page(boss, "chat", thing="chat:team"))
         assert [row[0] for row in members] == ["bob", "cat", "ann"]
