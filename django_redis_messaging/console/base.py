@@ -239,6 +239,8 @@ class ChangePage(ConsolePage):
 
     #: its name in may_act and in the audit trail, and without `messaging_` that of its URL
     action: str
+    #: the words of its button
+    label: str | Promise
     #: the kinds of things that it is about
     kinds: tuple[str, ...] = ()
     #: how many things it may be about
@@ -334,7 +336,7 @@ class ChangePage(ConsolePage):
         """Add the change to the log and to the audit trail."""
         by, text = self.request.user.get_username(), " ".join(map(str, things))
         logger.warning(
-            "User %r: %s of %d things (%.200s). %s", by, self.action, number, text, printable(detail)
+            "User %r: %s, changed: %d (%.200s). %s", by, self.action, number, text, printable(detail)
         )
         # of the number, too: a repeat that changes nothing more is another entry
         request = f"{by} {self.action} {number} {self.request_id}" if self.request_id else None

@@ -163,6 +163,7 @@ class ResetLimit(ChangePage):
 
     section = "limits"
     action = "reset"
+    label = gettext_lazy("Reset")
     kinds = ("rate",)
     limit = 1
 
@@ -171,7 +172,7 @@ class ResetLimit(ChangePage):
         return Question(
             _("Reset this key?"),
             _("All its uses are forgotten: the next ones are allowed again, up to the limit."),
-            _("Reset"),
+            str(self.label),
             [(_("Rate limit"), to_cell(thing.where)), (_("Key"), to_cell(thing.name))],
             things=things,
         )
@@ -444,6 +445,7 @@ class SetLimit(ChangePage):
 
     section = "locks"
     action = "set_limit"
+    label = gettext_lazy("Set the limit")
     kinds = ("semaphore",)
     limit = 1
 
@@ -462,7 +464,7 @@ class SetLimit(ChangePage):
         return Question(
             _("Set this limit?"),
             _("Holders keep their permits. A limit of 0 lets no further client proceed."),
-            _("Set the limit"),
+            str(self.label),
             [
                 (_("Name"), to_cell(thing.name)),
                 (_("Limit"), to_cell(info.limit)),
@@ -512,6 +514,7 @@ class Release(ChangePage):
 
     section = "locks"
     action = "release"
+    label = gettext_lazy("Release")
     kinds = ("lock", "rwlock", "semaphore")
     limit = 1
 
@@ -528,7 +531,7 @@ class Release(ChangePage):
                 "The holder loses it, although it may still be working, and the first waiting client "
                 "acquires it. Release it only if the holder hangs or has ended."
             ),
-            _("Release"),
+            str(self.label),
             [(_("Name"), to_cell(thing.name)), *self.known(thing)],
             is_danger=True,
             things=things,

@@ -227,8 +227,7 @@ class JobsChange(ChangePage):
 
     section = "queues"
     kinds: tuple[str, ...] = ("task", "job", "queue")
-    #: the label of its buttons, and of those for all that match
-    label: str | Promise
+    #: the words of its buttons for all that match
     label_all: str | Promise
     #: the title of the question
     title: str | Promise

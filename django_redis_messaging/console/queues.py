@@ -469,13 +469,14 @@ class PauseQueue(QueueChange):
     """Pauses a queue, for the reason in the parameter `reason`."""
 
     action = "pause"
+    label = gettext_lazy("Pause")
 
     def question(self, things: Sequence[Thing]) -> Question:
         [thing] = things
         return Question(
             _("Pause this queue?"),
             _("None of its jobs is started until it is resumed. Enqueueing works, and running jobs go on."),
-            _("Pause"),
+            str(self.label),
             self.facts(thing),
             things=things,
             fields=[Field("reason", _("Reason"), hint=_("Shown to others on this page."))],
@@ -502,13 +503,14 @@ class ResumeQueue(QueueChange):
     """Resumes a queue."""
 
     action = "resume"
+    label = gettext_lazy("Resume")
 
     def question(self, things: Sequence[Thing]) -> Question:
         [thing] = things
         return Question(
             _("Resume this queue?"),
             _("Its jobs are started again."),
-            _("Resume"),
+            str(self.label),
             self.facts(thing),
             things=things,
         )
@@ -527,13 +529,14 @@ class PurgeQueue(QueueChange):
     """Deletes all jobs of a queue."""
 
     action = "purge"
+    label = gettext_lazy("Purge")
 
     def question(self, things: Sequence[Thing]) -> Question:
         [thing] = things
         return Question(
             _("Delete all jobs of this queue?"),
             _("All its jobs are deleted, whether they wait, run, or are dead. This can't be undone."),
-            _("Purge"),
+            str(self.label),
             self.facts(thing),
             is_danger=True,
             things=things,

@@ -206,7 +206,6 @@ class PeriodicChange(ChangePage):
     section = "schedule"
     kinds = ("periodic",)
     limit = 1
-    label: str | Promise
     title: str | Promise
     effect: str | Promise
     done: str | Promise
@@ -534,13 +533,14 @@ class FireTimer(TimerChange):
     """Makes a timer due now."""
 
     action = "fire"
+    label = gettext_lazy("Fire now")
 
     def question(self, things: Sequence[Thing]) -> Question:
         [thing] = things
         return Question(
             _("Fire this timer now?"),
             _("It is due at once, and its handler is called as soon as a listener is free."),
-            _("Fire now"),
+            str(self.label),
             self.facts(thing),
             things=things,
         )
@@ -559,13 +559,14 @@ class CancelTimer(TimerChange):
     """Cancels a timer."""
 
     action = "cancel_timer"
+    label = gettext_lazy("Cancel timer")
 
     def question(self, things: Sequence[Thing]) -> Question:
         [thing] = things
         return Question(
             _("Cancel this timer?"),
             _("Its handler is not called. This can't be undone."),
-            _("Cancel timer"),
+            str(self.label),
             self.facts(thing),
             is_danger=True,
             things=things,

@@ -15,6 +15,7 @@ from pytest_django import Settings
 from django_redis_messaging import ConfigurationError, Lock
 from django_redis_messaging.console import SECTIONS, access
 from django_redis_messaging.console.access import Console
+from django_redis_messaging.console.audit import LABELS
 from django_redis_messaging.console.base import ChangePage, ThingPage
 from django_redis_messaging.console.urls import ROUTES, Route
 from django_redis_messaging.services.audit import AuditTrail
@@ -211,9 +212,14 @@ class TestChanges:
         assert done.redirect_chain == [(back, 302)] and "It was released." in done.content.decode()
         [entry] = AuditTrail().entries()
         assert (entry.by, entry.action, entry.thing, entry.number) == ("boss", "release", "lock:nightly", 1)
-        assert "Held by a holder." in done.content.decode()
+        assert "Held by a holder." in done.content.decode() and "<bdi>Release</bdi>" in done.content.decode()
         late = boss.post(url, {**data, "confirmed": "1"})
         assert late.status_code == 404 and len(AuditTrail().entries()) == 1
+
+    @pytest.mark.one_server
+    def test_the_audit_trail_has_words_for_each(self) -> None:
+        views = [route.view for route in all_routes() if issubclass(route.view, ChangePage)]
+        assert {view.action: view.label for view in views} == LABELS
 
     def test_bad_input(self, boss: Client) -> None:
         url = reverse("admin:messaging_release")
