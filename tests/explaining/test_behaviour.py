@@ -196,6 +196,8 @@ class TestTexts:
         one, two = (make("mail_unread", Thing("mailbox", "ann"), unread=count) for count in (1, 2))
         assert one.text == "1 mail of mailbox:ann is unread; never fetched"
         assert two.text == "2 mails of mailbox:ann are unread; never fetched"
+        with translation.override("de"):
+            assert one.text == "1 Mail von mailbox:ann ist ungelesen; nie abgerufen"
 
     @pytest.mark.parametrize("code", WORDINGS)
     def test_hostile_values_are_shown_escaped(self, code: str) -> None:
