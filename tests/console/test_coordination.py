@@ -404,7 +404,8 @@ class TestWhy:
         notify("bob", "hello")
         assert "unread" in why(boss, Thing("mailbox", "bob"))
         assert (
-            "Rate limit login/ann is used up: 1 per 60 min" in login and "Until the next use is allowed at" in login
+            "Rate limit login/ann is used up: 1 per 60 min" in login
+            and "Until the next use is allowed at" in login
         )
 
     def test_a_long_chain_takes_few_round_trips(self, boss: Client) -> None:
