@@ -43,7 +43,7 @@ class Drawing(NamedTuple):
 
 _HIGHEST, _P95, _P50 = gettext_lazy("highest"), gettext_lazy("95 %"), gettext_lazy("50 %")
 RAN = Drawing(
-    gettext_lazy("Runs"), {"ran": gettext_lazy("ended"), "failed": gettext_lazy("failed")}, kind="bars"
+    gettext_lazy("Runs"), {"ran": gettext_lazy("not failed"), "failed": gettext_lazy("failed")}, kind="bars"
 )
 WAIT = Drawing(gettext_lazy("Waited until they started"), {"wait95": _P95, "wait50": _P50}, "s")
 RUN = Drawing(gettext_lazy("Ran for"), {"run95": _P95, "run50": _P50}, "s")
@@ -224,13 +224,19 @@ def draw(drawing: Drawing, line: Line) -> tuple[SafeString, Table]:
     """A chart with the table of its numbers."""
     title = str(drawing.title)
     curves = [
-        Curve(str(text), scaled(line, name))
+        Curve(str(text), without_failed(line) if name == "ran" else scaled(line, name))
         for name, text in drawing.columns.items()
         if name != "maxmemory" or any(value for _moment, value in line.column(name))
     ]
     table = table_view(curves, unit=drawing.unit)
     drawn = chart(curves, title, kind=drawing.kind, unit=drawing.unit)
     return drawn, Table(table.head, table.rows[:MAX_ROWS])
+
+
+def without_failed(line: Line) -> Points:
+    """The runs that have not failed: the bar of those that have is on top of theirs."""
+    both = zip(line.column("ran"), line.column("failed"), strict=True)
+    return [(moment, None if ran is None else ran - (failed or 0)) for (moment, ran), (_, failed) in both]
 
 
 def total(line: Line, column: str) -> int | None:

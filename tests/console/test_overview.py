@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -289,3 +290,10 @@ class TestCatalogue:
             pipeline.set(f"{conf.prefix()}:2:{{other:{number}}}:x", "")
         pipeline.execute()
         assert not Catalogue().count().is_complete
+
+
+def test_a_bar_of_the_history_has_the_failed_runs_once(boss: Client) -> None:
+    counts = Recorded({"ran": 7, "failed": 2, "run:9": 7}, {})
+    perform(conf.alias(), record(conf.prefix(), {Series("task", "a.b", "default"): counts}, "first"))
+    shown = page(boss, "history", series="task:default/a.b").partition("<tbody>")[2].partition("</tbody>")[0]
+    assert re.findall(r">(\d+)</td>", shown) == ["5", "2"]
