@@ -35,6 +35,8 @@ MAX_SERVERS = 6
 MAX_BACKENDS = 4
 #: the columns that are drawn
 COLUMNS = ("ran", "round_trip", "workers", "periodic", *KINDS["things"].gauges)
+#: numbers that a small chart has at least
+MIN_POINTS = 2
 #: share by which the mean must differ
 MIN_CHANGE = 0.05
 
@@ -176,6 +178,8 @@ def summed(
         return SafeString(""), ""
     gap = 0 if column in series[0].columns.counts else None  # without a poller, a gauge is unknown
     points = [(steps[0][0], total(steps, gap)) for steps in zip(*columns, strict=True)]
+    if sum(value is not None for _moment, value in points) < MIN_POINTS:
+        return SafeString(""), ""
     return sparkline(points, title), trend_of([value for _moment, value in points])
 
 

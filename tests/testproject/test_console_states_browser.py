@@ -14,6 +14,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from django_redis_messaging.core.testruns import Prefix
 from django_redis_messaging.services.history.keys import HistoryKeys, Series, level_of
+from django_redis_messaging.services.history.things import THINGS
 
 from ..support.browser import Contexts, fits_in_width, violations, wait_until
 from ..support.console_world import add_slots
@@ -78,7 +79,14 @@ def add_past(directory: Path, prefix: Prefix) -> None:
         keys = HistoryKeys(PREFIX)
         for name, jobs, run in (("emails", 35, 0.02), ("invoices", 10, 0.5), ("stock", 2, 3.0)):
             series = Series("queue", name, "default")
-            add_slots(keys, series, [counts_of(number, jobs, run) for number in range(SLOTS)])
+            slots = [counts_of(number, jobs, run) for number in range(SLOTS)]
+            add_slots(keys, series, slots)
+            add_slots(keys, series, [slot | {"ran": 6 * slot["ran"]} for slot in slots[-5:]], seconds=60)
+        for series, counts in (
+            (THINGS, {"lock": 2, "semaphore": 1, "chat": 5, "mailbox": 6, "broadcast": 2, "directory": 1}),
+            (Series("backend", "default", "default"), {"workers": 1, "running": 1, "periodic": 1}),
+        ):
+            add_slots(keys, series, [counts_so_far(number, counts) for number in range(SLOTS)])
 
 
 def counts_of(number: int, jobs: int, run: float) -> dict[str, int]:
@@ -87,6 +95,11 @@ def counts_of(number: int, jobs: int, run: float) -> dict[str, int]:
     levels = {"wait50": 0.2, "wait95": 0.9, "run50": run, "run95": 1.8 * run}
     found = {name: level_of(seconds * share) for name, seconds in levels.items()}
     return {**found, "ran": round(jobs * share), "failed": int(number % 37 == 0), "ready": round(4 * share)}
+
+
+def counts_so_far(number: int, counts: dict[str, int]) -> dict[str, int]:
+    """How many things a slot has on the way to these."""
+    return {name: math.ceil(count * (number + 1) / SLOTS) for name, count in counts.items()}
 
 
 def has_failed(page: Page) -> bool:
