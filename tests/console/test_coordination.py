@@ -10,6 +10,7 @@ from unittest import mock
 from urllib.parse import quote
 
 import pytest
+from django.contrib.auth.models import User
 from django.test import Client
 from pytest_django import Settings
 
@@ -398,9 +399,11 @@ class TestWhy:
             boss, Thing("latch", "import")
         )
         login = why(boss, Thing("rate", "ann", "login"))
-        chat = Chat.create("ann", ["bob"])
+        bob = User.objects.create(username="bob", first_name="bob", last_name="Lee")
+        chat = Chat.create("ann", [str(bob.pk)])
         chat.send("ann", "hello")
-        assert "bob" in why(boss, Thing("chat", chat.id)) and "hello" not in why(boss, Thing("chat", chat.id))
+        unread = why(boss, Thing("chat", chat.id))
+        assert "bob Lee has not read 1 message of chat" in unread and "hello" not in unread
         notify("bob", "hello")
         assert "unread" in why(boss, Thing("mailbox", "bob"))
         assert (

@@ -46,8 +46,8 @@ def end_noting() -> None:
 
 
 def _note(operation: str, seconds: float, outcome: str) -> None:
-    """Note an operation of a public class. Those of the lease engine, such as claims and waits, are the
-    worker's own: what they achieve is in the history of queues."""
+    """Note an operation of a class. Those of the lease engine, such as claims and waits, are the worker's
+    own: what they achieve is in the history of queues."""
     if "." in operation and "Engine." not in operation:
         _operations.append(("", operation, outcome, None, seconds))
 
